@@ -1,0 +1,2 @@
+//! redquorum
+pub mod protocol;

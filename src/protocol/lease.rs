@@ -1,0 +1,752 @@
+//! One lease: our side of one lock's life, from the first round to its end.
+//!
+//! Knows every decision between "acquire" and "released": which node is sent what, when a round is decided, how long
+//! the holder may act, what an undo has to reach. It knows no clock, no connection and no task.
+//!
+//! # Contract
+//!
+//! Mutate once, then drain: after each `handle_*`, [`Lease::extend`], [`Lease::release`] or [`Lease::abandon`], take
+//! [`Lease::poll_send`] until it is empty (reporting each with [`Lease::handle_sent`]), then [`Lease::poll_event`], and
+//! wait until [`Lease::poll_timeout`] or the next reply.
+//!
+//! Upholds rules 1 to 7 of the design.
+
+use std::time::Duration;
+
+use super::debt::{Debt, Doubt};
+use super::message::{ConnectionId, Key, NotSent, Operation, Owner, Reply};
+use super::quorum::{NodeId, NodeSet, Quorum};
+use super::round::{Round, Verdict, Vote};
+use super::time::Instant;
+use super::validity::{Drift, Ttl, Validity};
+
+/// What a lease is held to: the numbers of one request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Terms {
+    /// The nodes and their majority.
+    pub quorum: Quorum,
+    /// The life given to the key.
+    pub ttl: Ttl,
+    /// The allowance for clocks.
+    pub drift: Drift,
+    /// Less validity than this after an acquire is no lock.
+    pub min_validity: Duration,
+    /// How long one round waits for answers.
+    pub reply_timeout: Duration,
+}
+
+/// How the votes of an acquire are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asking {
+    /// One plain command per node: the fast path, where nobody is expected to hold the key.
+    Set,
+    /// A script that also tells the holder's remaining life: the contended path.
+    Claim,
+}
+
+/// One operation to be handed to one node, now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Send {
+    /// Where to.
+    pub node: NodeId,
+    /// Which call this is: given back with its reply.
+    pub call: CallId,
+    /// What to send.
+    pub operation: Operation,
+    /// For a release: what is owed if its answer does not settle it. It travels with the command, so that the duty
+    /// outlives the lease.
+    pub debt: Option<Debt>,
+}
+
+/// Names the round that a call belongs to, within its lease.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CallId(pub u32);
+
+/// The calls of an undo: they belong to no round, since the votes of the round that failed are its report. Their debts
+/// see to their outcome.
+const UNDO: CallId = CallId(u32::MAX);
+
+/// What happened to a lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Acquired: the holder may act until then.
+    Held(Validity),
+    /// Not acquired. What was set is being undone; this lease is over.
+    Failed(Failure),
+    /// Extended: the holder may act until then.
+    Extended(Validity),
+    /// Not extended.
+    NotExtended(NotExtended),
+    /// Released, or found gone.
+    Released(Released),
+}
+
+/// Why an acquire failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// Somebody else holds the lock, or contenders split the votes.
+    Contended,
+    /// Too few nodes answered.
+    Unavailable,
+    /// Enough nodes granted, but so late that less than the minimum validity was left.
+    Exhausted {
+        /// What was left.
+        remaining: Duration,
+    },
+}
+
+/// Why an extension failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotExtended {
+    /// Too few nodes confirmed. The old validity stands; trying again within it is right.
+    Unconfirmed,
+    /// So many nodes do not carry our owner any more that no quorum does. The lease is over.
+    Lost,
+    /// The validity ended before a quorum had confirmed. The lease is over.
+    Expired,
+}
+
+/// How a release ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Released {
+    /// Q nodes deleted our key.
+    Confirmed,
+    /// The key was gone already, and no other holder was seen on a quorum.
+    Gone,
+    /// Another owner holds the key on a quorum.
+    TakenOver,
+    /// Too few nodes answered. The rest goes on as debts.
+    Unconfirmed,
+}
+
+/// Which operation the current round carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Request {
+    Acquire(Asking),
+    Extend(Ttl),
+    Heal(Ttl),
+    Release,
+    Undo,
+}
+
+/// Where the lease stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Acquiring,
+    Held(Validity),
+    /// A release or undo has been started; the owner is never set again (rule 2).
+    Over,
+}
+
+/// Our side of one lock's life. See the module's contract.
+#[derive(Debug)]
+pub struct Lease {
+    terms: Terms,
+    key: Key,
+    owner: Owner,
+    phase: Phase,
+    request: Request,
+    call: CallId,
+    round: Round,
+    /// Whom the current request still has to be sent to.
+    unsent: NodeSet,
+    /// The longest TTL that was ever sent: how long a debt may have to live.
+    longest: Ttl,
+    doubts: Box<[Doubt]>,
+    event: Option<Event>,
+}
+
+impl Lease {
+    /// A lease that is about to be acquired, with its clock started at `now` (rule 1) and an `owner` that was never
+    /// sent before (rule 2).
+    pub fn acquire(terms: Terms, key: Key, owner: Owner, asking: Asking, now: Instant) -> Self {
+        let nodes = terms.quorum.nodes();
+        Self {
+            terms,
+            key,
+            owner,
+            phase: Phase::Acquiring,
+            request: Request::Acquire(asking),
+            call: CallId(0),
+            round: Round::new(terms.quorum, now),
+            unsent: terms.quorum.all(),
+            longest: terms.ttl,
+            doubts: vec![Doubt::default(); nodes].into_boxed_slice(),
+            event: None,
+        }
+    }
+
+    /// Asks all nodes for a longer life of the key. [`Event::Extended`] or [`Event::NotExtended`] follows. An
+    /// extension that was started before and has no verdict yet is replaced; its answers change nothing any more.
+    ///
+    /// A lease past its validity is never extended or revived (rule 7): it is over then, and released.
+    pub fn extend(&mut self, ttl: Ttl, now: Instant) {
+        match self.phase {
+            Phase::Held(validity) if validity.holds_at(now) => {
+                self.longest = self.longest.max(ttl);
+                self.begin(Request::Extend(ttl), now);
+            }
+            _ => self.lose(NotExtended::Expired),
+        }
+    }
+
+    /// Releases the lease on every node to which a set may have gone. [`Event::Released`] follows. From here on the
+    /// lease is not valid (rule 8).
+    pub fn release(&mut self, now: Instant) {
+        self.event = None;
+        self.start_release(now);
+    }
+
+    /// Like [`Lease::release`], with nobody left who wants to know: for a dropped future or guard. Nothing is sent
+    /// twice, so it may be called in any state.
+    pub fn abandon(&mut self, now: Instant) {
+        if self.phase != Phase::Over {
+            self.start_release(now);
+        }
+    }
+
+    /// The next call to make. Report each with [`Lease::handle_sent`] before the next.
+    pub fn poll_send(&mut self) -> Option<Send> {
+        let node = self.unsent.pop()?;
+        let (key, owner) = (self.key.clone(), self.owner);
+        let ttl = self.terms.ttl;
+        let operation = match self.request {
+            Request::Acquire(Asking::Set) => Operation::Set { key, owner, ttl },
+            Request::Acquire(Asking::Claim) => Operation::Claim { key, owner, ttl },
+            Request::Extend(ttl) => Operation::Extend { key, owner, ttl },
+            Request::Heal(ttl) => Operation::Claim { key, owner, ttl },
+            Request::Release | Request::Undo => Operation::Release { key, owner },
+        };
+        let (call, debt) = match self.request {
+            Request::Release => (self.call, self.debt(node)),
+            Request::Undo => (UNDO, self.debt(node)),
+            _ => (self.call, None),
+        };
+        Some(Send { node, call, operation, debt })
+    }
+
+    /// What became of a call at the node's door: on which connection it went, or why it did not.
+    pub fn handle_sent(
+        &mut self,
+        node: NodeId,
+        call: CallId,
+        admitted: Result<ConnectionId, NotSent>,
+        now: Instant,
+    ) {
+        let connection = match admitted {
+            Ok(connection) => connection,
+            Err(reason) => return self.record(node, call, Reply::NotSent(reason), now),
+        };
+        let Some(doubt) = self.doubts.get_mut(node.index()) else { return };
+        match self.request {
+            Request::Acquire(_) => doubt.wrote(connection, now, self.terms.ttl),
+            Request::Heal(ttl) => doubt.wrote(connection, now, ttl),
+            Request::Extend(ttl) => doubt.lengthened(now, ttl),
+            Request::Release | Request::Undo => {}
+        }
+    }
+
+    /// The answer to a call, of this round or an earlier one. `creates` says whether the call was a set or claim.
+    pub fn handle_reply(
+        &mut self,
+        node: NodeId,
+        call: CallId,
+        creates: bool,
+        connection: ConnectionId,
+        reply: Reply,
+        now: Instant,
+    ) {
+        if let (true, Some(doubt)) = (creates, self.doubts.get_mut(node.index())) {
+            doubt.answered(connection, &reply);
+        }
+        self.record(node, call, reply, now);
+    }
+
+    /// The moment of [`Lease::poll_timeout`] has come.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.poll_timeout().is_some_and(|deadline| deadline <= now) && self.round.expire(now) {
+            self.decided(now);
+        }
+    }
+
+    /// When the current round stops waiting for answers; `None` once it is decided.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let waiting = self.round.verdict() == Verdict::Pending;
+        waiting.then(|| self.round.started().after(self.terms.reply_timeout))
+    }
+
+    /// What happened, once.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.event.take()
+    }
+
+    /// Until when the holder may act; `None` before the lock is held and after it is over.
+    pub fn validity(&self) -> Option<Validity> {
+        match self.phase {
+            Phase::Held(validity) => Some(validity),
+            _ => None,
+        }
+    }
+
+    /// The key.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The owner of this lease.
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// The votes of the current round, in the order of the nodes.
+    pub fn votes(&self) -> &[Vote] {
+        self.round.votes()
+    }
+
+    /// The current round.
+    pub fn round(&self) -> &Round {
+        &self.round
+    }
+
+    fn begin(&mut self, request: Request, now: Instant) {
+        self.request = request;
+        self.call = CallId((self.call.0 + 1) % UNDO.0);
+        self.unsent = self.terms.quorum.all();
+        self.event = None;
+        self.round.restart(now);
+    }
+
+    fn record(&mut self, node: NodeId, call: CallId, reply: Reply, now: Instant) {
+        if call != self.call {
+            return;
+        }
+        let heal = matches!(self.request, Request::Extend(_) | Request::Heal(_)) && reply == Reply::Absent;
+        if self.round.record(node, reply, now) {
+            self.decided(now);
+        } else if heal {
+            self.heal_straggler(node, now);
+        }
+    }
+
+    fn decided(&mut self, now: Instant) {
+        match (self.request, self.round.verdict()) {
+            (_, Verdict::Pending) | (Request::Heal(_) | Request::Undo, _) => {}
+            (Request::Acquire(_), Verdict::Reached) => self.acquired(now),
+            (Request::Acquire(_), Verdict::OutOfReach) => {
+                let contended = self.round.is_contention();
+                self.fail(if contended { Failure::Contended } else { Failure::Unavailable });
+            }
+            (Request::Extend(ttl), Verdict::Reached) => self.extended(ttl, now),
+            (Request::Extend(_), Verdict::OutOfReach) => self.not_extended(now),
+            (Request::Release, verdict) => self.event = Some(Event::Released(self.released(verdict))),
+        }
+    }
+
+    /// Q nodes granted, and the last needed reply has been read: validity is counted and checked only now (rule 1).
+    fn acquired(&mut self, now: Instant) {
+        let validity = Validity::new(self.round.started(), self.terms.ttl, self.terms.drift);
+        let remaining = validity.remaining(now);
+        if remaining < self.terms.min_validity || remaining.is_zero() {
+            return self.fail(Failure::Exhausted { remaining });
+        }
+        self.phase = Phase::Held(validity);
+        self.event = Some(Event::Held(validity));
+    }
+
+    /// The undo goes out with the failure, on the same ordered connections as the sets before it.
+    fn fail(&mut self, failure: Failure) {
+        self.start_undo();
+        self.event = Some(Event::Failed(failure));
+    }
+
+    fn extended(&mut self, ttl: Ttl, now: Instant) {
+        let Phase::Held(old) = self.phase else { return };
+        // The Q-th answer must be read before the old deadline: afterwards another client may hold the lock on nodes
+        // that answered before it did.
+        if !old.holds_at(now) {
+            return self.lose(NotExtended::Expired);
+        }
+        let validity = old.max(Validity::new(self.round.started(), ttl, self.terms.drift));
+        self.phase = Phase::Held(validity);
+        self.event = Some(Event::Extended(validity));
+        self.heal(ttl);
+    }
+
+    /// Sets the key again where it is missing, now that a quorum was confirmed (rule 7).
+    fn heal(&mut self, ttl: Ttl) {
+        let votes = self.round.votes().iter().enumerate();
+        let mut missing = NodeSet::EMPTY;
+        for (index, _) in votes.filter(|(_, vote)| vote.reply == Some(Reply::Absent)) {
+            missing.insert(NodeId::new(index));
+        }
+        self.request = Request::Heal(ttl);
+        self.unsent = missing;
+    }
+
+    /// A straggler of a confirmed extension says that the key is missing on its node.
+    fn heal_straggler(&mut self, node: NodeId, now: Instant) {
+        let held = self.validity().is_some_and(|validity| validity.holds_at(now));
+        if matches!(self.request, Request::Heal(_)) && held {
+            self.unsent.insert(node);
+        }
+    }
+
+    fn not_extended(&mut self, now: Instant) {
+        let Phase::Held(old) = self.phase else { return };
+        let quorum = self.terms.quorum;
+        if !old.holds_at(now) {
+            self.lose(NotExtended::Expired);
+        } else if quorum.nodes() - self.round.denied() < quorum.needed() {
+            self.lose(NotExtended::Lost);
+        } else {
+            self.event = Some(Event::NotExtended(NotExtended::Unconfirmed));
+        }
+    }
+
+    fn lose(&mut self, reason: NotExtended) {
+        if self.phase != Phase::Over {
+            self.start_undo();
+        }
+        self.event = Some(Event::NotExtended(reason));
+    }
+
+    /// Releases everywhere and keeps the votes of the round that failed, which explain why.
+    fn start_undo(&mut self) {
+        self.phase = Phase::Over;
+        self.request = Request::Undo;
+        self.unsent = self.written();
+    }
+
+    fn start_release(&mut self, now: Instant) {
+        self.phase = Phase::Over;
+        self.begin(Request::Release, now);
+        self.unsent = self.written();
+        for node in self.terms.quorum.all().filter(|node| !self.unsent.contains(*node)) {
+            self.round.record(node, Reply::NotSent(NotSent::NeverWritten), now);
+        }
+        if self.round.verdict() != Verdict::Pending {
+            self.decided(now);
+        }
+    }
+
+    /// Where a set may have gone (rule 3).
+    fn written(&self) -> NodeSet {
+        let mut written = NodeSet::EMPTY;
+        for node in self.terms.quorum.all() {
+            if self.doubts[node.index()].is_written() {
+                written.insert(node);
+            }
+        }
+        written
+    }
+
+    fn debt(&self, node: NodeId) -> Option<Debt> {
+        let doubt = *self.doubts.get(node.index())?;
+        let owed = || Debt::new(node, self.key.clone(), self.owner, doubt, self.longest, self.terms.drift);
+        (!doubt.is_clear()).then(owed)
+    }
+
+    fn released(&self, verdict: Verdict) -> Released {
+        let needed = self.terms.quorum.needed();
+        if verdict == Verdict::Reached {
+            Released::Confirmed
+        } else if self.round.held() >= needed {
+            Released::TakenOver
+        } else if self.terms.quorum.nodes() - self.round.denied() < needed {
+            Released::Gone
+        } else {
+            Released::Unconfirmed
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::{Holder, Unknown};
+    use super::*;
+
+    const C1: ConnectionId = ConnectionId(1);
+
+    fn at(millis: u64) -> Instant {
+        Instant::default().after(Duration::from_millis(millis))
+    }
+
+    fn ttl(millis: u64) -> Ttl {
+        let duration = Duration::from_millis(millis);
+        Ttl::new(duration, Drift::default(), duration).unwrap()
+    }
+
+    fn terms(nodes: usize) -> Terms {
+        Terms {
+            quorum: Quorum::of(nodes).unwrap(),
+            ttl: ttl(10_000),
+            drift: Drift::default(),
+            min_validity: Duration::from_secs(1),
+            reply_timeout: Duration::from_millis(200),
+        }
+    }
+
+    fn lease(nodes: usize) -> Lease {
+        Lease::acquire(terms(nodes), Key::new(*b"k"), Owner::from_bytes([7; 16]), Asking::Set, at(0))
+    }
+
+    /// Takes all sends, each admitted on connection 1.
+    fn drain(lease: &mut Lease, now: Instant) -> Vec<Send> {
+        let mut sends = Vec::new();
+        while let Some(send) = lease.poll_send() {
+            lease.handle_sent(send.node, send.call, Ok(C1), now);
+            sends.push(send);
+        }
+        sends
+    }
+
+    fn answer(lease: &mut Lease, send: &Send, reply: Reply, now: Instant) {
+        lease.handle_reply(send.node, send.call, send.operation.creates(), C1, reply, now);
+    }
+
+    fn held() -> Reply {
+        Reply::Held(Holder::UNNAMED)
+    }
+
+    /// A lease held on all nodes since the start.
+    fn held_lease(nodes: usize) -> Lease {
+        let mut lease = lease(nodes);
+        for send in drain(&mut lease, at(0)) {
+            answer(&mut lease, &send, Reply::Granted, at(1));
+        }
+        assert!(matches!(lease.poll_event(), Some(Event::Held(_))));
+        lease
+    }
+
+    fn names(sends: &[Send]) -> Vec<(usize, &'static str)> {
+        sends.iter().map(|send| (send.node.index(), send.operation.name())).collect()
+    }
+
+    /// Rules 1 and 6: held at the Q-th grant, valid from the start of the fan-out.
+    #[test]
+    fn held_at_the_qth_grant() {
+        let mut lease = lease(5);
+        let sends = drain(&mut lease, at(0));
+        assert_eq!(sends.len(), 5);
+
+        for send in &sends[..3] {
+            assert_eq!(lease.poll_event(), None);
+            answer(&mut lease, send, Reply::Granted, at(30));
+        }
+
+        let Some(Event::Held(validity)) = lease.poll_event() else { panic!("not held") };
+        assert_eq!(validity.until(), at(9_898));
+        assert_eq!(lease.poll_timeout(), None);
+    }
+
+    /// Rule 1: enough grants, but too late, are no lock, and are undone everywhere.
+    #[test]
+    fn late_quorum_is_exhausted_and_undone() {
+        let mut lease = lease(3);
+        let sends = drain(&mut lease, at(0));
+        answer(&mut lease, &sends[0], Reply::Granted, at(9_000));
+        answer(&mut lease, &sends[1], Reply::Granted, at(9_000));
+
+        let remaining = Duration::from_millis(898);
+        assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Exhausted { remaining })));
+        assert_eq!(names(&drain(&mut lease, at(9_000))), [(0, "release"), (1, "release"), (2, "release")]);
+    }
+
+    /// Rule 3: the undo goes to every node that was written to, the silent and the refusing ones included; a debt
+    /// travels along wherever something of ours may be.
+    #[test]
+    fn undo_reaches_every_node_written_to() {
+        let mut lease = lease(5);
+        let mut sends = Vec::new();
+        while let Some(send) = lease.poll_send() {
+            let admitted = if send.node.index() == 4 { Err(NotSent::Suspect) } else { Ok(C1) };
+            lease.handle_sent(send.node, send.call, admitted, at(0));
+            sends.push(send);
+        }
+        answer(&mut lease, &sends[0], Reply::Granted, at(1));
+        answer(&mut lease, &sends[1], held(), at(1));
+        assert_eq!(lease.poll_event(), None);
+        answer(&mut lease, &sends[2], held(), at(1));
+
+        assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Contended)));
+        let undo = drain(&mut lease, at(1));
+        assert_eq!(names(&undo), [(0, "release"), (1, "release"), (2, "release"), (3, "release")]);
+        let owed: Vec<_> = undo.iter().map(|send| send.debt.is_some()).collect();
+        assert_eq!(owed, [true, false, false, true], "granted and silent nodes leave a debt");
+        assert!(undo.iter().all(|send| send.operation.owner() == sends[0].operation.owner()));
+    }
+
+    /// Answers to the undo do not rewrite the report of the round that failed.
+    #[test]
+    fn undo_answers_are_no_votes() {
+        let mut lease = lease(1);
+        let sends = drain(&mut lease, at(0));
+        lease.handle_timeout(at(200));
+        assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Unavailable)));
+        for undo in drain(&mut lease, at(200)) {
+            answer(&mut lease, &undo, Reply::Granted, at(201));
+        }
+        assert!(matches!(lease.votes()[0].reply, Some(Reply::Unknown(Unknown::Timeout(_)))));
+
+        answer(&mut lease, &sends[0], Reply::Granted, at(202));
+        assert_eq!(lease.votes()[0].reply, Some(Reply::Granted), "the straggler does");
+        assert_eq!((lease.poll_event(), lease.validity()), (None, None));
+    }
+
+    /// Nodes that are down at the door decide a round without waiting for a timeout.
+    #[test]
+    fn nodes_known_to_be_down_fail_at_once() {
+        let mut lease = lease(3);
+        while let Some(send) = lease.poll_send() {
+            lease.handle_sent(send.node, send.call, Err(NotSent::Down("refused".into())), at(0));
+        }
+        assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Unavailable)));
+        assert!(lease.poll_send().is_none(), "nothing was written, nothing is undone");
+    }
+
+    /// Rule 7: an extension counts only answers that still held this owner, and never shortens.
+    #[test]
+    fn extension_takes_the_longer_validity() {
+        let mut lease = held_lease(3);
+        lease.extend(ttl(1_000), at(100));
+        let sends = drain(&mut lease, at(100));
+        answer(&mut lease, &sends[0], Reply::Granted, at(101));
+        answer(&mut lease, &sends[1], Reply::Granted, at(101));
+
+        let Some(Event::Extended(validity)) = lease.poll_event() else { panic!("not extended") };
+        assert_eq!(validity.until(), at(9_898), "a shorter extension leaves the longer validity");
+    }
+
+    /// Rule 7: a node that lost the key is set again, after a quorum confirmed, and late answers too.
+    #[test]
+    fn missing_nodes_are_healed_after_the_quorum() {
+        let mut lease = held_lease(5);
+        lease.extend(ttl(10_000), at(100));
+        let sends = drain(&mut lease, at(100));
+        answer(&mut lease, &sends[0], Reply::Absent, at(101));
+        assert!(lease.poll_send().is_none(), "no healing before the quorum");
+        for send in &sends[1..4] {
+            answer(&mut lease, send, Reply::Granted, at(101));
+        }
+        assert!(matches!(lease.poll_event(), Some(Event::Extended(_))));
+        assert_eq!(names(&drain(&mut lease, at(101))), [(0, "claim")]);
+
+        answer(&mut lease, &sends[4], Reply::Absent, at(102));
+        assert_eq!(names(&drain(&mut lease, at(102))), [(4, "claim")]);
+
+        lease.release(at(103));
+        assert_eq!(drain(&mut lease, at(103)).len(), 5);
+        answer(&mut lease, &sends[4], Reply::Absent, at(104));
+        assert!(lease.poll_send().is_none(), "no healing after release");
+    }
+
+    /// Rule 7: a failed extension destroys nothing while a quorum may still be ours.
+    #[test]
+    fn unconfirmed_extension_keeps_the_old_validity() {
+        let mut lease = held_lease(3);
+        lease.extend(ttl(10_000), at(100));
+        let sends = drain(&mut lease, at(100));
+        answer(&mut lease, &sends[0], Reply::Granted, at(101));
+        lease.handle_timeout(at(300));
+
+        assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Unconfirmed)));
+        assert_eq!(lease.validity().map(Validity::until), Some(at(9_898)));
+        lease.extend(ttl(10_000), at(301));
+        for send in drain(&mut lease, at(301)) {
+            answer(&mut lease, &send, Reply::Granted, at(302));
+        }
+        assert!(matches!(lease.poll_event(), Some(Event::Extended(v)) if v.until() == at(301 + 9_898)));
+    }
+
+    /// Rule 7: the Q-th answer after the old deadline extends nothing; the lease is over and released.
+    #[test]
+    fn extension_confirmed_too_late_is_a_loss() {
+        let mut lease = held_lease(3);
+        lease.extend(ttl(10_000), at(9_897));
+        let sends = drain(&mut lease, at(9_897));
+        answer(&mut lease, &sends[0], Reply::Granted, at(9_897));
+        answer(&mut lease, &sends[1], Reply::Granted, at(9_898));
+
+        assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Expired)));
+        assert_eq!(lease.validity(), None);
+        assert_eq!(names(&drain(&mut lease, at(9_898))), [(0, "release"), (1, "release"), (2, "release")]);
+    }
+
+    /// Rule 7: past its validity a lease is never extended, nor after its release.
+    #[test]
+    fn expired_lease_is_not_revived() {
+        let mut lease = held_lease(3);
+        lease.extend(ttl(10_000), at(9_898));
+        assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Expired)));
+        assert!(drain(&mut lease, at(9_898)).iter().all(|send| send.operation.name() == "release"));
+
+        lease.extend(ttl(10_000), at(9_899));
+        assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Expired)));
+        assert!(lease.poll_send().is_none());
+    }
+
+    /// A majority that does not carry our owner is a loss, told at once.
+    #[test]
+    fn majority_without_our_owner_is_a_loss() {
+        let mut lease = held_lease(3);
+        lease.extend(ttl(10_000), at(100));
+        let sends = drain(&mut lease, at(100));
+        answer(&mut lease, &sends[0], Reply::Absent, at(101));
+        answer(&mut lease, &sends[1], held(), at(101));
+
+        assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Lost)));
+        assert_eq!(drain(&mut lease, at(101)).len(), 3);
+    }
+
+    /// A release says which it was.
+    #[test]
+    fn release_tells_how_it_ended() {
+        let cases = [
+            ([Reply::Granted, Reply::Granted], Released::Confirmed),
+            ([Reply::Absent, Reply::Absent], Released::Gone),
+            ([Reply::NotOurs, Reply::Absent], Released::Gone),
+            ([held(), held()], Released::TakenOver),
+            ([Reply::Granted, Reply::Unknown(Unknown::Closed)], Released::Unconfirmed),
+            ([Reply::Refused("MISCONF".into()), Reply::Granted], Released::Unconfirmed),
+        ];
+        for (replies, expected) in cases {
+            let mut lease = held_lease(3);
+            lease.release(at(100));
+            assert_eq!(lease.validity(), None, "not valid before the first byte leaves");
+            let sends = drain(&mut lease, at(100));
+            for (send, reply) in sends.iter().zip(replies) {
+                answer(&mut lease, send, reply, at(101));
+            }
+            lease.handle_timeout(at(300));
+            assert_eq!(lease.poll_event(), Some(Event::Released(expected)));
+        }
+    }
+
+    /// A dropped acquire undoes what it sent, once, in any state.
+    #[test]
+    fn abandoned_lease_releases_once() {
+        let mut lease = lease(3);
+        let first = lease.poll_send().unwrap();
+        lease.handle_sent(first.node, first.call, Ok(C1), at(0));
+
+        lease.abandon(at(1));
+        assert_eq!(names(&drain(&mut lease, at(1))), [(0, "release")], "only where something was written");
+        lease.abandon(at(2));
+        assert!(lease.poll_send().is_none());
+
+        let mut untouched = self::lease(3);
+        untouched.abandon(at(0));
+        assert!(untouched.poll_send().is_none());
+    }
+
+    /// A set that is still unanswered when the lease ends is a debt; one answered "held" is none.
+    #[test]
+    fn calls_to_unknown_nodes_are_ignored() {
+        let mut lease = lease(1);
+        let send = drain(&mut lease, at(0)).remove(0);
+        lease.handle_sent(NodeId::new(9), send.call, Ok(C1), at(0));
+        lease.handle_reply(NodeId::new(9), send.call, true, C1, Reply::Granted, at(0));
+        assert_eq!(lease.poll_event(), None);
+        assert_eq!(lease.poll_timeout(), Some(at(200)));
+    }
+}

@@ -1,0 +1,338 @@
+//! What goes to a node and what comes back: operations, replies, and the names in them.
+//!
+//! One request and one reply type serve every kind of node. A reply is decoded by the operation that was *sent*,
+//! which is the node's business; here it only has a meaning.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::validity::Ttl;
+
+/// The name of the thing locked, exactly as it stands on the servers: any bytes, prefix included.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<[u8]>);
+
+impl Key {
+    /// A key of these bytes. Length and content are checked by the face, not here.
+    pub fn new(bytes: impl Into<Arc<[u8]>>) -> Self {
+        Self(bytes.into())
+    }
+
+    /// The bytes on the server.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Printable bytes as they are, all others escaped.
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
+/// The random value of one attempt: 128 bits from a cryptographic generator, made before the first command that
+/// carries it, and never sent in a set again once an undo or release for it was sent (rule 2).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner([u8; 16]);
+
+/// An owner on the wire: 32 lower-case hex digits.
+pub type OwnerHex = [u8; 32];
+
+impl Owner {
+    /// An owner of these random bytes.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The value on the server: 32 lower-case hex digits.
+    pub fn to_hex(self) -> OwnerHex {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut hex = [0; 32];
+        for (byte, pair) in self.0.iter().zip(hex.chunks_exact_mut(2)) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        hex
+    }
+
+    /// Reads an owner of this client's form. `None` for every other value, which another client may have set.
+    pub fn from_hex(hex: &[u8]) -> Option<Self> {
+        let digit = |byte: u8| match byte {
+            b'0'..=b'9' => Some(byte - b'0'),
+            b'a'..=b'f' => Some(byte - b'a' + 10),
+            _ => None,
+        };
+        let hex: &OwnerHex = hex.try_into().ok()?;
+        let mut bytes = [0; 16];
+        for (byte, pair) in bytes.iter_mut().zip(hex.chunks_exact(2)) {
+            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+        }
+        Some(Self(bytes))
+    }
+}
+
+/// An owner is no secret, but its first half is enough to tell owners apart in a log.
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in &self.0[..8] {
+            write!(f, "{byte:02x}")?;
+        }
+        f.write_str("…")
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// One connection to one node, in the order in which they were made. A node executes the commands of one connection
+/// in the order of their sending; across connections nothing is known. Zero is no connection.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct ConnectionId(pub u64);
+
+/// One operation on one node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Set the key to this owner if it is absent.
+    Set {
+        /// The key.
+        key: Key,
+        /// The value.
+        owner: Owner,
+        /// Its life from execution on.
+        ttl: Ttl,
+    },
+    /// Set the key if it is absent; if it already carries this owner, lengthen its life to the full TTL.
+    Claim {
+        /// The key.
+        key: Key,
+        /// The value.
+        owner: Owner,
+        /// Its life from execution on.
+        ttl: Ttl,
+    },
+    /// If the key still carries this owner, lengthen its life, never shorten it.
+    Extend {
+        /// The key.
+        key: Key,
+        /// The value it must carry.
+        owner: Owner,
+        /// Its life from execution on.
+        ttl: Ttl,
+    },
+    /// Delete the key if it carries this owner.
+    Release {
+        /// The key.
+        key: Key,
+        /// The value it must carry.
+        owner: Owner,
+    },
+}
+
+impl Operation {
+    /// Whether this operation can bring a key into being, so that a lost reply leaves a doubt.
+    pub fn creates(&self) -> bool {
+        matches!(self, Self::Set { .. } | Self::Claim { .. })
+    }
+
+    /// The key it is about.
+    pub fn key(&self) -> &Key {
+        match self {
+            Self::Set { key, .. }
+            | Self::Claim { key, .. }
+            | Self::Extend { key, .. }
+            | Self::Release { key, .. } => key,
+        }
+    }
+
+    /// The owner it carries.
+    pub fn owner(&self) -> Owner {
+        match self {
+            Self::Set { owner, .. }
+            | Self::Claim { owner, .. }
+            | Self::Extend { owner, .. }
+            | Self::Release { owner, .. } => *owner,
+        }
+    }
+
+    /// Its name in logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Set { .. } => "set",
+            Self::Claim { .. } => "claim",
+            Self::Extend { .. } => "extend",
+            Self::Release { .. } => "release",
+        }
+    }
+}
+
+/// How one operation ended on one node: its vote, where votes are counted (rule 5).
+///
+/// In doubt it is [`Reply::Unknown`], which is never counted as a grant and never taken for "did not happen".
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// The node did what was asked: set, extended or deleted.
+    Granted,
+    /// The key carries somebody else's value; nothing was changed.
+    Held(Holder),
+    /// There is no such key (extend, release).
+    Absent,
+    /// The key is absent or somebody else's; the server did not say which (native compare-and-delete).
+    NotOurs,
+    /// The server said no *before* executing.
+    Refused(ServerMessage),
+    /// Nothing was written to the node.
+    NotSent(NotSent),
+    /// It was sent, and no usable answer came back.
+    Unknown(Unknown),
+}
+
+impl Reply {
+    /// Whether the node certainly does not carry our owner now.
+    pub fn denies_ownership(&self) -> bool {
+        matches!(self, Self::Held(_) | Self::Absent | Self::NotOurs)
+    }
+}
+
+/// What a server said, kept as it came (code first). Never holds anything the client sent.
+pub type ServerMessage = Arc<str>;
+
+/// Who holds a key on one node, as far as the reply told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holder {
+    /// The value found.
+    pub value: HolderValue,
+    /// What is left of the key's life, where the operation told. `None` also for a key that never expires.
+    pub remaining: Option<Duration>,
+}
+
+impl Holder {
+    /// Somebody, with nothing else known.
+    pub const UNNAMED: Holder = Holder { value: HolderValue::Unnamed, remaining: None };
+}
+
+/// The value found under a held key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HolderValue {
+    /// An owner of this client's form.
+    Owner(Owner),
+    /// Another client's value, cut to 64 bytes.
+    Foreign(Arc<[u8]>),
+    /// The key is of another type: an application's data, not a lock.
+    NotALock,
+    /// The server did not say.
+    Unnamed,
+}
+
+impl HolderValue {
+    /// Reads the value found under a key.
+    pub fn read(value: &[u8]) -> Self {
+        const KEPT: usize = 64;
+        match Owner::from_hex(value) {
+            Some(owner) => Self::Owner(owner),
+            None => Self::Foreign(value[..value.len().min(KEPT)].into()),
+        }
+    }
+}
+
+impl fmt::Display for HolderValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Owner(owner) => fmt::Display::fmt(owner, f),
+            Self::Foreign(value) => write!(f, "\"{}\"", value.escape_ascii()),
+            Self::NotALock => f.write_str("data that is no lock"),
+            Self::Unnamed => f.write_str("another client"),
+        }
+    }
+}
+
+/// Why nothing was written to a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum NotSent {
+    /// There is no connection; the last trouble with it, if any.
+    Down(ServerMessage),
+    /// The node has been silent for some time; one probe watches it.
+    Suspect,
+    /// Too much work is waiting for the node already.
+    Backlog,
+    /// The client is closed.
+    Closed,
+    /// There was nothing to release: no set of this lease ever went there.
+    NeverWritten,
+}
+
+impl fmt::Display for NotSent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Down(why) => write!(f, "not connected ({why})"),
+            Self::Suspect => f.write_str("silent for some time, not asked"),
+            Self::Backlog => f.write_str("too many requests waiting, not asked"),
+            Self::Closed => f.write_str("client closed, not asked"),
+            Self::NeverWritten => f.write_str("never asked for this lock, nothing to release"),
+        }
+    }
+}
+
+/// Why the outcome of something sent is not known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Unknown {
+    /// No answer within the reply timeout.
+    Timeout(Duration),
+    /// The connection ended before the answer; the trouble with it.
+    ConnectionLost(ServerMessage),
+    /// The server answered with an error that does not prove that nothing was executed.
+    Error(ServerMessage),
+    /// The server answered with something that is no answer to this operation.
+    Garbled(ServerMessage),
+    /// The client was closed or dropped before the answer.
+    Closed,
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Timeout(after) => write!(f, "no answer within {after:?}"),
+            Self::ConnectionLost(why) => write!(f, "connection lost before the answer ({why})"),
+            Self::Error(message) => write!(f, "error, perhaps after executing: {message}"),
+            Self::Garbled(what) => write!(f, "unusable answer: {what}"),
+            Self::Closed => f.write_str("client closed before the answer"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Section 3: the owner on the wire is 32 lower-case hex digits, and only that form is read back as an owner.
+    #[test]
+    fn owner_survives_the_wire() {
+        let owner = Owner::from_bytes([0x00, 0xff, 0x1a, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0xf0]);
+        let hex = owner.to_hex();
+
+        assert_eq!(&hex, b"00ff1a030405060708090a0b0c0d0ef0");
+        assert_eq!(Owner::from_hex(&hex), Some(owner));
+        for other in [&b"00FF1A030405060708090A0B0C0D0EF0"[..], b"", b"00ff", b"00ff1a030405060708090a0b0c0d0ef00"] {
+            assert_eq!(Owner::from_hex(other), None);
+        }
+    }
+
+    #[test]
+    fn foreign_values_are_cut_and_escaped() {
+        let HolderValue::Foreign(kept) = HolderValue::read(&[b'x'; 500]) else { panic!("foreign") };
+        assert_eq!(kept.len(), 64);
+        assert_eq!(HolderValue::read(b"a\x00\n").to_string(), r#""a\x00\n""#);
+    }
+}

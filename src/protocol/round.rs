@@ -1,0 +1,274 @@
+//! One request to all nodes, and the votes that come back.
+//!
+//! A round knows its votes and what they decide so far. It does not know what the request was: acquire, extend and
+//! release count alike.
+
+use std::time::Duration;
+
+use super::message::{HolderValue, Reply, Unknown};
+use super::quorum::{NodeId, Quorum};
+use super::time::Instant;
+
+/// What the votes so far decide.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Not decided yet.
+    Pending,
+    /// Q nodes granted.
+    Reached,
+    /// So many nodes did not grant that Q cannot be reached any more.
+    OutOfReach,
+}
+
+/// One node's part in a round.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Vote {
+    /// What the node answered; `None` while it is asked.
+    pub reply: Option<Reply>,
+    /// When the answer was there, from the start of the round.
+    pub elapsed: Duration,
+}
+
+/// One request to all nodes and its votes. Upholds rule 6: decided at the earliest moment, and the verdict never
+/// changes afterwards; a straggler's vote replaces "no answer" in the report, and nothing else.
+#[derive(Clone, Debug)]
+pub struct Round {
+    quorum: Quorum,
+    started: Instant,
+    verdict: Verdict,
+    votes: Box<[Vote]>,
+}
+
+impl Round {
+    /// A round over all nodes, with its clock started at `started`: before the first byte of it is sent (rule 1).
+    pub fn new(quorum: Quorum, started: Instant) -> Self {
+        Self {
+            quorum,
+            started,
+            verdict: Verdict::Pending,
+            votes: vec![Vote::default(); quorum.nodes()].into_boxed_slice(),
+        }
+    }
+
+    /// Starts a new round in the same place.
+    pub fn restart(&mut self, started: Instant) {
+        self.started = started;
+        self.verdict = Verdict::Pending;
+        self.votes.fill(Vote::default());
+    }
+
+    /// When the round's clock was started.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// The quorum it is counted against.
+    pub fn quorum(&self) -> Quorum {
+        self.quorum
+    }
+
+    /// What the votes so far decide.
+    pub fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// The votes, in the order of the nodes.
+    pub fn votes(&self) -> &[Vote] {
+        &self.votes
+    }
+
+    /// Takes in one node's vote. A node has one vote: of two answers the first counts, except that any answer
+    /// replaces [`Reply::Unknown`] in the report. An answer after the verdict never changes it.
+    ///
+    /// Returns whether this vote brought the verdict.
+    pub fn record(&mut self, node: NodeId, reply: Reply, at: Instant) -> bool {
+        let Some(vote) = self.votes.get_mut(node.index()) else { return false };
+        if !matches!(vote.reply, None | Some(Reply::Unknown(_))) {
+            return false;
+        }
+        *vote = Vote { reply: Some(reply), elapsed: at.since(self.started) };
+        self.decide()
+    }
+
+    /// The reply timeout is over: every node that has not answered is unknown. Returns whether this brought the
+    /// verdict; afterwards the round is decided.
+    pub fn expire(&mut self, now: Instant) -> bool {
+        let elapsed = now.since(self.started);
+        for vote in self.votes.iter_mut().filter(|vote| vote.reply.is_none()) {
+            *vote = Vote { reply: Some(Reply::Unknown(Unknown::Timeout(elapsed))), elapsed };
+        }
+        self.decide()
+    }
+
+    fn decide(&mut self) -> bool {
+        if self.verdict != Verdict::Pending {
+            return false;
+        }
+        let (granted, pending) = (self.granted(), self.pending());
+        self.verdict = if granted >= self.quorum.needed() {
+            Verdict::Reached
+        } else if granted + pending < self.quorum.needed() {
+            Verdict::OutOfReach
+        } else {
+            Verdict::Pending
+        };
+        self.verdict != Verdict::Pending
+    }
+
+    fn count(&self, counts: impl Fn(Option<&Reply>) -> bool) -> usize {
+        self.votes.iter().filter(|vote| counts(vote.reply.as_ref())).count()
+    }
+
+    /// How many nodes granted.
+    pub fn granted(&self) -> usize {
+        self.count(|reply| matches!(reply, Some(Reply::Granted)))
+    }
+
+    /// How many nodes have not answered yet.
+    pub fn pending(&self) -> usize {
+        self.count(|reply| reply.is_none())
+    }
+
+    /// How many nodes hold the key for somebody else.
+    pub fn held(&self) -> usize {
+        self.count(|reply| matches!(reply, Some(Reply::Held(_))))
+    }
+
+    /// How many nodes certainly do not carry our owner.
+    pub fn denied(&self) -> usize {
+        self.count(|reply| reply.is_some_and(Reply::denies_ownership))
+    }
+
+    /// Whether the answers would still allow a quorum if those that hold the key for somebody else had granted: then
+    /// it is contention that stands in the way, and no outage.
+    pub fn is_contention(&self) -> bool {
+        self.held() > 0 && self.granted() + self.held() + self.pending() >= self.quorum.needed()
+    }
+
+    /// The one value that a quorum of nodes may all carry, as far as the votes tell: a holder to wait for. `None`
+    /// after a split vote, where everybody has to step back.
+    pub fn majority_holder(&self) -> Option<&HolderValue> {
+        let needed = self.quorum.needed();
+        let silent = self.count(|reply| {
+            !matches!(reply, Some(Reply::Granted | Reply::Held(_) | Reply::Absent | Reply::NotOurs))
+        });
+        let mut values = self.votes.iter().filter_map(|vote| match &vote.reply {
+            Some(Reply::Held(holder)) => Some(&holder.value),
+            _ => None,
+        });
+        values.find(|value| {
+            let same = self.count(|reply| match reply {
+                Some(Reply::Held(holder)) => {
+                    holder.value == **value || holder.value == HolderValue::Unnamed
+                }
+                _ => false,
+            });
+            same + silent >= needed
+        })
+    }
+
+    /// The shortest remaining life of the key among the nodes that told, which is when asking again may help.
+    pub fn shortest_remaining(&self) -> Option<Duration> {
+        let remaining = self.votes.iter().filter_map(|vote| match &vote.reply {
+            Some(Reply::Held(holder)) => holder.remaining,
+            _ => None,
+        });
+        remaining.min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::{Holder, Owner};
+    use super::*;
+
+    fn round(nodes: usize) -> Round {
+        Round::new(Quorum::of(nodes).unwrap(), Instant::default())
+    }
+
+    fn held_by(byte: u8) -> Reply {
+        Reply::Held(Holder { value: HolderValue::Owner(Owner::from_bytes([byte; 16])), remaining: None })
+    }
+
+    fn record(round: &mut Round, node: usize, reply: Reply) -> bool {
+        round.record(NodeId::new(node), reply, Instant::default())
+    }
+
+    /// Rule 6: success at Q grants, with two nodes still silent.
+    #[test]
+    fn reached_at_the_qth_grant() {
+        let mut round = round(5);
+        assert!(!record(&mut round, 0, Reply::Granted));
+        assert!(!record(&mut round, 1, Reply::Granted));
+        assert!(record(&mut round, 2, Reply::Granted));
+        assert_eq!(round.verdict(), Verdict::Reached);
+    }
+
+    /// Rule 6: failure as soon as Q is out of reach.
+    #[test]
+    fn out_of_reach_before_the_last_answer() {
+        let mut round = round(5);
+        for node in 0..3 {
+            record(&mut round, node, held_by(1));
+        }
+        assert_eq!(round.verdict(), Verdict::OutOfReach);
+        assert_eq!(round.pending(), 2);
+    }
+
+    /// Rule 5: unknown is never counted as a grant, and a late grant does not change the verdict.
+    #[test]
+    fn late_grant_is_reported_and_changes_nothing() {
+        let mut round = round(3);
+        record(&mut round, 0, Reply::Granted);
+        assert!(round.expire(Instant::default()));
+        assert_eq!(round.verdict(), Verdict::OutOfReach);
+
+        assert!(!record(&mut round, 1, Reply::Granted));
+        assert_eq!(round.verdict(), Verdict::OutOfReach);
+        assert_eq!(round.granted(), 2);
+    }
+
+    #[test]
+    fn a_node_votes_once() {
+        let mut round = round(3);
+        record(&mut round, 0, held_by(1));
+        record(&mut round, 0, Reply::Granted);
+        assert_eq!(round.granted(), 0);
+        assert!(!round.record(NodeId::new(7), Reply::Granted, Instant::default()), "no such node");
+    }
+
+    /// The caller can tell contention from an outage.
+    #[test]
+    fn contention_and_outage_are_told_apart() {
+        let down = || Reply::NotSent(super::super::message::NotSent::Suspect);
+
+        let mut contended = round(5);
+        for (node, reply) in [down(), down(), held_by(1), held_by(1), held_by(1)].into_iter().enumerate() {
+            record(&mut contended, node, reply);
+        }
+        assert!(contended.is_contention());
+
+        let mut outage = round(5);
+        for (node, reply) in [down(), down(), down(), held_by(1), held_by(1)].into_iter().enumerate() {
+            record(&mut outage, node, reply);
+        }
+        assert!(!outage.is_contention());
+    }
+
+    /// A majority holder is waited for; a split vote is not.
+    #[test]
+    fn split_vote_has_no_majority_holder() {
+        let mut held = round(5);
+        for (node, reply) in [Reply::Granted, held_by(1), held_by(1), held_by(1)].into_iter().enumerate() {
+            record(&mut held, node, reply);
+        }
+        assert_eq!(held.majority_holder(), Some(&HolderValue::Owner(Owner::from_bytes([1; 16]))));
+
+        let mut split = round(5);
+        let votes = [Reply::Granted, Reply::Granted, held_by(1), held_by(1), held_by(2)];
+        for (node, reply) in votes.into_iter().enumerate() {
+            record(&mut split, node, reply);
+        }
+        assert_eq!(split.majority_holder(), None);
+    }
+}
