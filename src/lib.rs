@@ -1,2 +1,5 @@
 //! redquorum
+#[doc(hidden)]
+pub mod node;
+#[doc(hidden)]
 pub mod protocol;

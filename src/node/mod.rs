@@ -1,0 +1,2 @@
+//! node
+pub mod store;

@@ -1,0 +1,236 @@
+//! What one server keeps, as a plain value: keys with an owner and an expiry, and the operations on them.
+//!
+//! Exactly the behaviour that the commands and scripts have on a real server (checked by the equivalence tests), with
+//! the server's time as an argument. Knows nothing of connections, faults or tasks: the in-memory node and the
+//! simulation add those.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::protocol::message::{Holder, HolderValue, Key, Operation, Owner, Reply};
+use crate::protocol::time::Instant;
+use crate::protocol::validity::Ttl;
+
+/// The keys of one server.
+#[derive(Clone, Debug, Default)]
+pub struct Store {
+    entries: BTreeMap<Key, Entry>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    value: StoredValue,
+    /// The last millisecond in which the key is there; `None` for ever.
+    expires: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum StoredValue {
+    Owner(Owner),
+    Foreign(Arc<[u8]>),
+    OtherType,
+}
+
+impl Store {
+    /// Executes one operation at `now`, the server's time.
+    pub fn execute(&mut self, operation: &Operation, now: Instant) -> Reply {
+        match operation {
+            Operation::Set { key, owner, ttl } => self.set(key, *owner, *ttl, now),
+            Operation::Claim { key, owner, ttl } => self.claim(key, *owner, *ttl, now),
+            Operation::Extend { key, owner, ttl } => self.extend(key, *owner, *ttl, now),
+            Operation::Release { key, owner } => self.release(key, *owner, now),
+        }
+    }
+
+    fn set(&mut self, key: &Key, owner: Owner, ttl: Ttl, now: Instant) -> Reply {
+        match self.live(key, now) {
+            // SET … GET names the value, but not its remaining life.
+            Some(entry) if entry.value == StoredValue::Owner(owner) => Reply::Granted,
+            Some(entry) => Reply::Held(Holder { value: entry.holder(), remaining: None }),
+            None => {
+                self.insert(key, StoredValue::Owner(owner), Some(ttl.duration()), now);
+                Reply::Granted
+            }
+        }
+    }
+
+    fn claim(&mut self, key: &Key, owner: Owner, ttl: Ttl, now: Instant) -> Reply {
+        match self.live(key, now) {
+            Some(entry) if entry.value == StoredValue::Owner(owner) => {
+                entry.lengthen(ttl, now);
+                Reply::Granted
+            }
+            Some(entry) => Reply::Held(Holder { value: entry.holder(), remaining: entry.remaining(now) }),
+            None => {
+                self.insert(key, StoredValue::Owner(owner), Some(ttl.duration()), now);
+                Reply::Granted
+            }
+        }
+    }
+
+    fn extend(&mut self, key: &Key, owner: Owner, ttl: Ttl, now: Instant) -> Reply {
+        match self.live(key, now) {
+            Some(entry) if entry.value == StoredValue::Owner(owner) => {
+                entry.lengthen(ttl, now);
+                Reply::Granted
+            }
+            Some(entry) => Reply::Held(Holder { value: entry.holder(), remaining: None }),
+            None => Reply::Absent,
+        }
+    }
+
+    fn release(&mut self, key: &Key, owner: Owner, now: Instant) -> Reply {
+        match self.live(key, now) {
+            Some(entry) if entry.value == StoredValue::Owner(owner) => {
+                self.entries.remove(key);
+                Reply::Granted
+            }
+            Some(entry) => Reply::Held(Holder { value: entry.holder(), remaining: None }),
+            None => Reply::Absent,
+        }
+    }
+
+    /// Sets a key to another client's value, with or without an expiry.
+    pub fn put_foreign(&mut self, key: &Key, value: &[u8], ttl: Option<Duration>, now: Instant) {
+        self.insert(key, StoredValue::Foreign(value.into()), ttl, now);
+    }
+
+    /// Sets a key to data of another type.
+    pub fn put_other_type(&mut self, key: &Key, now: Instant) {
+        self.insert(key, StoredValue::OtherType, None, now);
+    }
+
+    /// Who holds a key at `now`, and how much longer; `None` where there is no such key.
+    pub fn holder(&mut self, key: &Key, now: Instant) -> Option<Holder> {
+        let entry = self.live(key, now)?;
+        Some(Holder { value: entry.holder(), remaining: entry.remaining(now) })
+    }
+
+    /// The keys there are at `now`.
+    pub fn keys(&mut self, now: Instant) -> Vec<Key> {
+        let millis = millis(now);
+        self.entries.retain(|_, entry| entry.expires.is_none_or(|expires| millis <= expires));
+        self.entries.keys().cloned().collect()
+    }
+
+    /// Forgets one key, as an eviction or an administrator does. Returns whether it was there.
+    pub fn remove(&mut self, key: &Key) -> bool {
+        self.entries.remove(key).is_some()
+    }
+
+    /// Forgets everything, as a restart without persistence does.
+    pub fn wipe(&mut self) {
+        self.entries.clear();
+    }
+
+    fn insert(&mut self, key: &Key, value: StoredValue, ttl: Option<Duration>, now: Instant) {
+        let expires = ttl.map(|ttl| millis(now.after(ttl)));
+        self.entries.insert(key.clone(), Entry { value, expires });
+    }
+
+    /// The entry of a key that has not expired. Servers count in whole milliseconds and keep a key through the one
+    /// in which it ends.
+    fn live(&mut self, key: &Key, now: Instant) -> Option<&mut Entry> {
+        let expired = self.entries.get(key)?.expires.is_some_and(|expires| millis(now) > expires);
+        if expired {
+            self.entries.remove(key);
+        }
+        self.entries.get_mut(key)
+    }
+}
+
+impl Entry {
+    fn holder(&self) -> HolderValue {
+        match &self.value {
+            StoredValue::Owner(owner) => HolderValue::Owner(*owner),
+            StoredValue::Foreign(value) => HolderValue::read(value),
+            StoredValue::OtherType => HolderValue::NotALock,
+        }
+    }
+
+    fn remaining(&self, now: Instant) -> Option<Duration> {
+        self.expires.map(|expires| Duration::from_millis(expires.saturating_sub(millis(now))))
+    }
+
+    /// Lengthens, never shortens.
+    fn lengthen(&mut self, ttl: Ttl, now: Instant) {
+        let until = millis(now.after(ttl.duration()));
+        self.expires = self.expires.map(|expires| expires.max(until));
+    }
+}
+
+fn millis(now: Instant) -> u64 {
+    now.as_nanos() / 1_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::validity::Drift;
+
+    fn at(millis: u64) -> Instant {
+        Instant::default().after(Duration::from_millis(millis))
+    }
+
+    fn ttl(millis: u64) -> Ttl {
+        let duration = Duration::from_millis(millis);
+        Ttl::new(duration, Drift::default(), duration).unwrap()
+    }
+
+    /// A key is there through the millisecond in which its life ends, and gone in the next.
+    #[test]
+    fn keys_expire_in_whole_milliseconds() {
+        let (key, mine, other) = (Key::new(*b"k"), Owner::from_bytes([1; 16]), Owner::from_bytes([2; 16]));
+        let mut store = Store::default();
+        let set = |owner| Operation::Set { key: key.clone(), owner, ttl: ttl(10) };
+
+        assert_eq!(store.execute(&set(mine), at(100)), Reply::Granted);
+        assert!(matches!(store.execute(&set(other), at(110)), Reply::Held(_)));
+        assert_eq!(store.execute(&set(other), at(111)), Reply::Granted);
+        assert_eq!(store.execute(&Operation::Release { key: key.clone(), owner: mine }, at(112)), held_by(2));
+        assert_eq!(store.keys(at(112)), [key.clone()]);
+        assert!(store.keys(at(122)).is_empty());
+    }
+
+    fn held_by(byte: u8) -> Reply {
+        Reply::Held(Holder { value: HolderValue::Owner(Owner::from_bytes([byte; 16])), remaining: None })
+    }
+
+    /// Rule 7: an extension lengthens and never shortens; a claim by the same owner does too.
+    #[test]
+    fn lengthening_never_shortens() {
+        let (key, owner) = (Key::new(*b"k"), Owner::from_bytes([1; 16]));
+        let mut store = Store::default();
+        store.execute(&Operation::Set { key: key.clone(), owner, ttl: ttl(1_000) }, at(0));
+
+        store.execute(&Operation::Extend { key: key.clone(), owner, ttl: ttl(100) }, at(10));
+        assert_eq!(store.holder(&key, at(10)).unwrap().remaining, Some(Duration::from_millis(990)));
+        store.execute(&Operation::Claim { key: key.clone(), owner, ttl: ttl(2_000) }, at(10));
+        assert_eq!(store.holder(&key, at(10)).unwrap().remaining, Some(Duration::from_millis(2_000)));
+    }
+
+    /// Other people's data is never touched, whatever it is.
+    #[test]
+    fn foreign_data_is_held_and_kept() {
+        let (key, owner) = (Key::new(*b"k"), Owner::from_bytes([1; 16]));
+        let mut store = Store::default();
+        store.put_foreign(&key, b"cache", None, at(0));
+        let operations = [
+            Operation::Set { key: key.clone(), owner, ttl: ttl(10) },
+            Operation::Claim { key: key.clone(), owner, ttl: ttl(10) },
+            Operation::Extend { key: key.clone(), owner, ttl: ttl(10) },
+            Operation::Release { key: key.clone(), owner },
+        ];
+        for operation in &operations {
+            assert!(matches!(store.execute(operation, at(5)), Reply::Held(_)), "{operation:?}");
+        }
+        store.put_other_type(&key, at(5));
+        for operation in &operations {
+            let Reply::Held(holder) = store.execute(operation, at(5)) else { panic!("{operation:?}") };
+            assert_eq!(holder.value, HolderValue::NotALock);
+        }
+        assert_eq!(store.holder(&key, at(99)).unwrap().remaining, None);
+        assert!(store.remove(&key) && !store.remove(&key));
+    }
+}
