@@ -303,7 +303,7 @@ pub enum Unknown {
 impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Timeout(after) => write!(f, "no answer within {after:?}"),
+            Self::Timeout(after) => write!(f, "no answer within {after:.1?}"),
             Self::ConnectionLost(why) => write!(f, "connection lost before the answer ({why})"),
             Self::Error(message) => write!(f, "error, perhaps after executing: {message}"),
             Self::Garbled(what) => write!(f, "unusable answer: {what}"),

@@ -1,0 +1,368 @@
+//! Building a client: its nodes, its numbers, and the checks of both.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::client::{Redlock, Shared};
+use crate::config::{BACKLOG, Config, Wait};
+use crate::error::BuildError;
+use crate::node::redis::address::Address;
+use crate::node::redis::{self as redis_node, Settings};
+use crate::node::{self, Desk, Limits, Node, State};
+use crate::protocol::quorum::{MAX_NODES, NodeId, Quorum};
+use crate::protocol::validity::Drift;
+use crate::runtime::alarm::Alarm;
+use crate::runtime::clock::Clock;
+use crate::runtime::janitor::{self, Balance};
+
+/// How long `build` waits, once a quorum is connected, for the other nodes: a healthy one needs no longer, and a client
+/// should not start with fewer nodes than it could have.
+const GRACE_FOR_THE_REST: Duration = Duration::from_millis(100);
+
+/// Something that names a node: a URL, or connection info of the `redis` crate (with TLS certificates, for instance).
+pub trait IntoNode {
+    /// The address, or why it is none.
+    fn into_node(self) -> Result<NodeAddress, BuildError>;
+}
+
+/// A checked address of a node. Shows no credentials.
+#[derive(Clone, Debug)]
+pub struct NodeAddress(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Redis(Address),
+    #[cfg(feature = "testing")]
+    Memory(Arc<crate::node::memory::Server>),
+}
+
+impl IntoNode for &str {
+    fn into_node(self) -> Result<NodeAddress, BuildError> {
+        Address::parse(self).map(|address| NodeAddress(Kind::Redis(address)))
+    }
+}
+
+impl IntoNode for String {
+    fn into_node(self) -> Result<NodeAddress, BuildError> {
+        self.as_str().into_node()
+    }
+}
+
+impl IntoNode for &String {
+    fn into_node(self) -> Result<NodeAddress, BuildError> {
+        self.as_str().into_node()
+    }
+}
+
+impl IntoNode for redis::ConnectionInfo {
+    fn into_node(self) -> Result<NodeAddress, BuildError> {
+        Address::new(self).map(|address| NodeAddress(Kind::Redis(address)))
+    }
+}
+
+impl IntoNode for NodeAddress {
+    fn into_node(self) -> Result<NodeAddress, BuildError> {
+        Ok(self)
+    }
+}
+
+#[cfg(feature = "testing")]
+impl NodeAddress {
+    pub(crate) fn memory(server: Arc<crate::node::memory::Server>) -> Self {
+        Self(Kind::Memory(server))
+    }
+}
+
+/// Builds a [`Redlock`]. Every setting has a default; the nodes are all that must be given.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct RedlockBuilder {
+    nodes: Vec<Result<NodeAddress, BuildError>>,
+    config: Config,
+    client_name: Option<String>,
+    lazy: bool,
+    clock: Clock,
+}
+
+impl RedlockBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            nodes: Vec::new(),
+            config: Config::default(),
+            client_name: None,
+            lazy: false,
+            clock: Clock::System,
+        }
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Adds a node: `redis://[user:password@]host[:port][/db]`, `rediss://…` for TLS (feature `tls`),
+    /// `redis+unix:///path/to/socket?db=0`, or connection info of the `redis` crate. A wrong address is told by
+    /// [`RedlockBuilder::build`].
+    pub fn node(mut self, node: impl IntoNode) -> Self {
+        self.nodes.push(node.into_node());
+        self
+    }
+
+    /// Adds nodes. All clients of a lock must be given the same set.
+    pub fn nodes<N: IntoNode>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
+        self.nodes.extend(nodes.into_iter().map(IntoNode::into_node));
+        self
+    }
+
+    /// What stands before every name on the servers. Default: nothing, as with other clients.
+    pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
+        self.config.prefix = prefix.as_ref().into();
+        self
+    }
+
+    /// The life given to keys where a request names none: whole milliseconds. Default: 10 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.config.ttl = ttl;
+        self
+    }
+
+    /// The longest TTL that a request or extension may ask for. Default: the client's TTL.
+    pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
+        self.config.max_ttl = Some(max_ttl);
+        self
+    }
+
+    /// The allowance for clocks of different rates, in parts per million of the TTL; a constant 2 ms comes on top.
+    /// Default: 10 000 (1 %). All clients of a lock should agree.
+    pub fn drift_ppm(mut self, parts_per_million: u32) -> Self {
+        self.config.drift = Drift::parts_per_million(parts_per_million);
+        self
+    }
+
+    /// The least validity that an acquired lock must have. Default: a tenth of the TTL.
+    pub fn min_validity(mut self, min_validity: Duration) -> Self {
+        self.config.min_validity = Some(min_validity);
+        self
+    }
+
+    /// How long one round waits for the replies of nodes. Default: a fiftieth of the TTL, between 10 and 500 ms. Whoever
+    /// does not answer in time is counted as unknown; a quorum that answers earlier decides at once.
+    pub fn reply_timeout(mut self, reply_timeout: Duration) -> Self {
+        self.config.reply_timeout = Some(reply_timeout);
+        self
+    }
+
+    /// How long one attempt to connect may take, handshake included. Default: 1 s.
+    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
+        self.config.connect_timeout = connect_timeout;
+        self
+    }
+
+    /// How long [`Redlock::acquire`] waits for a lock. Default: 30 s.
+    pub fn wait(mut self, limit: Duration) -> Self {
+        self.config.wait = Wait::AtMost(limit);
+        self
+    }
+
+    /// Lets [`Redlock::acquire`] wait for ever.
+    pub fn wait_forever(mut self) -> Self {
+        self.config.wait = Wait::Unlimited;
+        self
+    }
+
+    /// The pauses between two attempts of a waiting acquire: random, up to `least` at first, doubling up to `most`.
+    /// Default: 20 ms and 250 ms. Shorter after a split vote, and never beyond the expiry of the holder's key.
+    pub fn retry(mut self, least: Duration, most: Duration) -> Self {
+        self.config.retry = (least, most);
+        self
+    }
+
+    /// The client's name as `CLIENT LIST` on the servers shows it. Default: `redquorum-` and a random uuid.
+    pub fn client_name(mut self, name: impl Into<String>) -> Self {
+        self.client_name = Some(name.into());
+        self
+    }
+
+    /// Does not wait for any node: connecting goes on in the background, and until a quorum is connected every acquire
+    /// fails or waits.
+    pub fn lazy(mut self) -> Self {
+        self.lazy = true;
+        self
+    }
+
+    /// Builds the client: checks everything, starts connecting, and waits until a quorum is connected.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the settings, quoting what was given, before anything is sent; or
+    /// [`BuildError::NotConnected`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropping the future closes what was connected.
+    pub async fn build(self) -> Result<Redlock, BuildError> {
+        let nodes = self.nodes.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let quorum = match (Quorum::of(nodes.len()), nodes.len()) {
+            (Some(quorum), _) => quorum,
+            (None, 0) => return Err(BuildError::NoNodes),
+            (None, given) => return Err(BuildError::TooManyNodes { given, maximum: MAX_NODES }),
+        };
+        refuse_duplicates(&nodes)?;
+        self.config.check(quorum)?;
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(BuildError::NoRuntime);
+        }
+        let name = self.client_name.unwrap_or_else(|| format!("redquorum-{}", Uuid::new_v4()));
+        let shared = start(nodes, quorum, self.config, self.clock, &name);
+        let redlock = Redlock { shared };
+        if !self.lazy {
+            connected(&redlock.shared).await?;
+        }
+        Ok(redlock)
+    }
+}
+
+fn refuse_duplicates(nodes: &[NodeAddress]) -> Result<(), BuildError> {
+    for (second, node) in nodes.iter().enumerate() {
+        let first = nodes[..second].iter().position(|earlier| earlier.is_same_server(node));
+        if let Some(first) = first {
+            let address = node.name().to_string();
+            return Err(BuildError::DuplicateNode { first: first + 1, second: second + 1, address });
+        }
+    }
+    Ok(())
+}
+
+impl NodeAddress {
+    fn name(&self) -> Arc<str> {
+        match &self.0 {
+            Kind::Redis(address) => address.name().clone(),
+            #[cfg(feature = "testing")]
+            Kind::Memory(server) => server.name().clone(),
+        }
+    }
+
+    fn is_same_server(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Kind::Redis(mine), Kind::Redis(theirs)) => mine.is_same_server(theirs),
+            #[cfg(feature = "testing")]
+            (Kind::Memory(mine), Kind::Memory(theirs)) => Arc::ptr_eq(mine, theirs),
+            #[cfg(feature = "testing")]
+            _ => false,
+        }
+    }
+}
+
+/// Starts the tasks of a client: one per node, and the janitor.
+fn start(nodes: Vec<NodeAddress>, quorum: Quorum, config: Config, clock: Clock, client_name: &str) -> Arc<Shared> {
+    let shutdown = CancellationToken::new();
+    let (notices, from_nodes) = mpsc::unbounded_channel();
+    let limits = Limits { backlog: BACKLOG };
+    let mut doors = Vec::with_capacity(nodes.len());
+    for (index, address) in nodes.into_iter().enumerate() {
+        let (door, desk) = node::node(NodeId::new(index), address.name(), limits, notices.clone());
+        doors.push(door);
+        spawn_node(address, desk, &config, client_name, clock.clone(), shutdown.clone());
+    }
+    let nodes: Arc<[Node]> = doors.into();
+    let (balance, balance_seen) = watch::channel(Balance::default());
+    tokio::spawn(janitor::run(nodes.clone(), from_nodes, clock.clone(), shutdown.clone(), balance));
+    Arc::new(Shared {
+        nodes,
+        quorum,
+        config,
+        alarm: Arc::new(Alarm::new(clock.clone())),
+        clock,
+        closing: CancellationToken::new(),
+        shutdown,
+        guards: watch::Sender::new(0),
+        balance: balance_seen,
+    })
+}
+
+fn spawn_node(
+    address: NodeAddress,
+    desk: Desk,
+    config: &Config,
+    client_name: &str,
+    clock: Clock,
+    shutdown: CancellationToken,
+) {
+    let reply_timeout = config.reply_timeout(config.ttl);
+    match address.0 {
+        Kind::Redis(address) => {
+            let settings = Settings {
+                address,
+                connect_timeout: config.connect_timeout,
+                reply_timeout,
+                backlog: BACKLOG,
+                client_name: client_name.to_owned(),
+            };
+            tokio::spawn(redis_node::serve(desk, settings, clock, shutdown));
+        }
+        #[cfg(feature = "testing")]
+        Kind::Memory(server) => {
+            tokio::spawn(node::memory::serve(desk, server, reply_timeout, clock, shutdown));
+        }
+    }
+}
+
+/// Waits until a quorum is connected, and a little longer for the rest.
+async fn connected(shared: &Shared) -> Result<(), BuildError> {
+    let limit = shared.config.connect_timeout;
+    let deadline = shared.clock.now().after(limit);
+    let mut states: Vec<_> = shared.nodes.iter().map(Node::state).collect();
+    let quorum_is_up = async {
+        loop {
+            let up = states.iter_mut().map(|state| *state.borrow_and_update() == State::Up);
+            let up = up.filter(|up| *up).count();
+            if up >= shared.quorum.needed() {
+                return;
+            }
+            let changes = states.iter_mut().map(|state| Box::pin(state.changed()));
+            let _ = futures::future::select_all(changes).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = quorum_is_up => {}
+        () = shared.clock.sleep_until(deadline) => return Err(not_connected(shared, limit)),
+    }
+    let first_attempts = states.iter_mut().map(|state| state.wait_for(|state| *state != State::Connecting));
+    let grace = shared.clock.now().after(GRACE_FOR_THE_REST);
+    tokio::select! {
+        biased;
+        _ = futures::future::join_all(first_attempts) => {}
+        () = shared.clock.sleep_until(grace) => {}
+    }
+    Ok(())
+}
+
+fn not_connected(shared: &Shared, within: Duration) -> BuildError {
+    let mut connected = 0;
+    let mut troubles = Vec::new();
+    for (index, node) in shared.nodes.iter().enumerate() {
+        let trouble = match &*node.state().borrow() {
+            State::Up => {
+                connected += 1;
+                continue;
+            }
+            State::Connecting => "no answer yet".to_owned(),
+            State::Suspect => "silent".to_owned(),
+            State::Down(trouble) => trouble.to_string(),
+        };
+        troubles.push(format!("n{} {}: {trouble}", index + 1, node.address()));
+    }
+    BuildError::NotConnected {
+        connected,
+        nodes: shared.nodes.len(),
+        needed: shared.quorum.needed(),
+        within,
+        trouble: troubles.join("; "),
+    }
+}

@@ -1,0 +1,239 @@
+//! The client: a set of nodes, and the locks on them.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use crate::builder::RedlockBuilder;
+use crate::config::{Config, Wait};
+use crate::error::{AcquireError, InvalidRequest};
+use crate::guard::LockGuard;
+use crate::node::Node;
+use crate::protocol::quorum::Quorum;
+use crate::runtime::acquire::{self, Request};
+use crate::runtime::alarm::Alarm;
+use crate::runtime::clock::Clock;
+use crate::runtime::janitor::Balance;
+
+/// A client of a set of independent nodes, on which it takes quorum locks.
+///
+/// Cheap to clone; all clones share one connection per node. The client lives as long as a clone or a guard of it does;
+/// after that it finishes writing the releases it admitted, for half a second at most, and closes its connections.
+/// [`Redlock::close`] does so in an orderly way.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// use redquorum::Redlock;
+///
+/// let redlock = Redlock::builder()
+///     .nodes(["redis://127.0.0.1:7101", "redis://127.0.0.1:7102", "redis://127.0.0.1:7103"])
+///     .build()
+///     .await?;
+///
+/// let guard = redlock.lock("invoice:4711").ttl(Duration::from_secs(5)).await?;
+/// // … the work …
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Redlock {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What all clones and guards of one client share.
+pub(crate) struct Shared {
+    pub(crate) nodes: Arc<[Node]>,
+    pub(crate) quorum: Quorum,
+    pub(crate) config: Config,
+    pub(crate) clock: Clock,
+    pub(crate) alarm: Arc<Alarm>,
+    /// No new lock is taken any more.
+    pub(crate) closing: CancellationToken,
+    /// The tasks of this client end.
+    pub(crate) shutdown: CancellationToken,
+    /// How many guards are held.
+    pub(crate) guards: watch::Sender<usize>,
+    pub(crate) balance: watch::Receiver<Balance>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+impl Redlock {
+    /// Starts building a client.
+    pub fn builder() -> RedlockBuilder {
+        RedlockBuilder::new()
+    }
+
+    /// Acquires the lock named `key`, waiting for it as long as configured (30 s by default), with the client's TTL.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError::WaitOver`] with the last cause; [`AcquireError::Closed`]; [`AcquireError::Invalid`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropping the future gives the lock up: whatever was set is deleted on every node that it may have reached,
+    /// in the background.
+    ///
+    /// # Fairness
+    ///
+    /// None: those who wait ask again at random moments.
+    pub async fn acquire(&self, key: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
+        self.lock(key).await
+    }
+
+    /// Asks for the lock named `key` once, without waiting for it: one round to all nodes.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError::Held`], [`AcquireError::NoQuorum`] or [`AcquireError::ValidityExhausted`], each with what every
+    /// node answered; [`AcquireError::Closed`]; [`AcquireError::Invalid`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// As with [`Redlock::acquire`].
+    pub async fn try_acquire(&self, key: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
+        self.lock(key).no_wait().await
+    }
+
+    /// A request for the lock named `key`, to be adjusted and awaited.
+    pub fn lock(&self, key: impl AsRef<[u8]>) -> LockRequest {
+        LockRequest { redlock: self.clone(), name: key.as_ref().into(), ttl: None, wait: None }
+    }
+
+    /// Closes the client, and every clone of it: waiting acquires end with [`AcquireError::Closed`], and no new ones
+    /// begin. Then waits, until `deadline` from now at most, for guards to be released and for open outcomes to be
+    /// settled, and closes the connections.
+    ///
+    /// Guards that are still held afterwards stay valid until their validity ends, but cannot be extended or released
+    /// any more: the TTL frees them.
+    ///
+    /// Returns whether nothing was left open.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropping the future leaves the client closed for new locks, and its connections open until the last guard and
+    /// clone are gone.
+    pub async fn close(&self, deadline: Duration) -> bool {
+        let shared = &self.shared;
+        shared.closing.cancel();
+        let mut guards = shared.guards.subscribe();
+        let mut balance = shared.balance.clone();
+        let settled = async {
+            // Neither sender can be gone: one is in `shared`, the other in a task that ends after it.
+            let _ = guards.wait_for(|held| *held == 0).await;
+            for node in shared.nodes.iter() {
+                node.idle().await;
+            }
+            let _ = balance.wait_for(|balance| balance.open == 0).await;
+        };
+        let until = shared.clock.now().after(deadline);
+        let settled = tokio::select! {
+            biased;
+            () = settled => true,
+            () = shared.clock.sleep_until(until) => false,
+        };
+        shared.shutdown.cancel();
+        settled
+    }
+
+    /// How many outcomes of this client are open at present: lost replies of releases and undos, which are repeated in
+    /// the background until an answer or the key's expiry settles them.
+    pub fn open_debts(&self) -> usize {
+        self.shared.balance.borrow().open
+    }
+}
+
+impl fmt::Debug for Redlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: Vec<_> = self.shared.nodes.iter().map(Node::address).collect();
+        f.debug_struct("Redlock").field("nodes", &nodes).field("closed", &self.shared.closing.is_cancelled()).finish()
+    }
+}
+
+/// A request for a lock: adjust it, then `.await` it.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), redquorum::AcquireError> {
+/// use std::time::Duration;
+///
+/// let guard = redlock.lock("report").ttl(Duration::from_secs(2)).wait(Duration::from_millis(500)).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Cancellation safety
+///
+/// As with [`Redlock::acquire`]: dropping the future gives up whatever was set.
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing until it is awaited"]
+pub struct LockRequest {
+    redlock: Redlock,
+    name: Box<[u8]>,
+    ttl: Option<Duration>,
+    wait: Option<Wait>,
+}
+
+impl LockRequest {
+    /// The life given to the key on each node, in place of the client's TTL: whole milliseconds, more than the drift
+    /// allowance, at most the client's maximum.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Waits for the lock at most this long. The last attempt begins no later than that. Zero is one attempt.
+    pub fn wait(mut self, limit: Duration) -> Self {
+        self.wait = Some(Wait::AtMost(limit));
+        self
+    }
+
+    /// Waits for the lock for ever.
+    pub fn wait_forever(mut self) -> Self {
+        self.wait = Some(Wait::Unlimited);
+        self
+    }
+
+    /// Asks once. The error then is the cause itself, without [`AcquireError::WaitOver`] around it.
+    pub fn no_wait(mut self) -> Self {
+        self.wait = Some(Wait::No);
+        self
+    }
+
+    fn check(&self) -> Result<Request, InvalidRequest> {
+        let shared = &self.redlock.shared;
+        let key = shared.config.key(&self.name)?;
+        let terms = shared.config.terms(shared.quorum, self.ttl.unwrap_or(shared.config.ttl))?;
+        Ok(Request { key, terms, wait: self.wait.unwrap_or(shared.config.wait) })
+    }
+
+    async fn acquire(self) -> Result<LockGuard, AcquireError> {
+        let request = self.check()?;
+        let shared = self.redlock.shared;
+        let span = tracing::debug_span!("acquire", key = %request.key);
+        let driver = acquire::acquire(&shared, &request).instrument(span).await?;
+        Ok(LockGuard::new(driver, shared))
+    }
+}
+
+impl IntoFuture for LockRequest {
+    type Output = Result<LockGuard, AcquireError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
+    }
+}

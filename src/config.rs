@@ -1,0 +1,222 @@
+//! The settings of a client: defaults with their reasons, and the checks that a request has to pass.
+
+use std::time::Duration;
+
+use crate::error::InvalidRequest;
+use crate::protocol::lease::Terms;
+use crate::protocol::message::Key;
+use crate::protocol::quorum::Quorum;
+use crate::protocol::validity::{Drift, Ttl};
+
+/// Long enough for a garbage collection, a slow disk or a failover of the caller's database; short enough that a crashed
+/// holder does not block others for long.
+pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
+
+/// Three times the default TTL: a crashed holder's key expires within it, and one or two queues before.
+pub(crate) const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+
+/// A TCP connection over a distance takes some 300 ms with a lost packet, and TLS a little more.
+pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// First upper bound of a pause between attempts: some round trips within a data centre.
+pub(crate) const DEFAULT_RETRY_LEAST: Duration = Duration::from_millis(20);
+
+/// Longest pause between attempts: a lock that becomes free is noticed within it.
+pub(crate) const DEFAULT_RETRY_MOST: Duration = Duration::from_millis(250);
+
+/// Longest key, prefix included. Servers take 512 MB; a name of more than 64 KiB is a mistake, and would make every
+/// command expensive.
+pub(crate) const MAX_KEY_LENGTH: usize = 64 * 1024;
+
+/// Most calls inside one node's door. Some 500 tasks with a set and a release each fit twice.
+pub(crate) const BACKLOG: usize = 2_048;
+
+/// Endings of the client's own keys: a lock of such a name would collide with another lock's helper.
+pub(crate) const RESERVED_SUFFIXES: [&str; 3] = [":redquorum:line", ":redquorum:fence", "redquorum:node"];
+
+/// The settings of a client.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) prefix: Vec<u8>,
+    pub(crate) ttl: Duration,
+    pub(crate) max_ttl: Option<Duration>,
+    pub(crate) drift: Drift,
+    pub(crate) min_validity: Option<Duration>,
+    pub(crate) reply_timeout: Option<Duration>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) wait: Wait,
+    pub(crate) retry: (Duration, Duration),
+}
+
+/// How long an acquire may wait for the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// One round, no waiting.
+    No,
+    /// At most this long.
+    AtMost(Duration),
+    /// For ever.
+    Unlimited,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            prefix: Vec::new(),
+            ttl: DEFAULT_TTL,
+            max_ttl: None,
+            drift: Drift::default(),
+            min_validity: None,
+            reply_timeout: None,
+            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            wait: Wait::AtMost(DEFAULT_WAIT),
+            retry: (DEFAULT_RETRY_LEAST, DEFAULT_RETRY_MOST),
+        }
+    }
+}
+
+impl Config {
+    /// The longest TTL that a request may ask for.
+    pub(crate) fn max_ttl(&self) -> Duration {
+        self.max_ttl.unwrap_or(self.ttl)
+    }
+
+    /// How long one round waits for replies: a fiftieth of the TTL, so that waiting costs 2 % of it at most; not below
+    /// 10 ms, which a busy network needs, and not above 500 ms, after which nothing comes any more.
+    pub(crate) fn reply_timeout(&self, ttl: Duration) -> Duration {
+        let derived = (ttl / 50).clamp(Duration::from_millis(10), Duration::from_millis(500));
+        self.reply_timeout.unwrap_or(derived)
+    }
+
+    /// The least validity of a lock that was just acquired: a tenth of the TTL, since a holder who cannot do anything
+    /// with it should rather be told.
+    fn min_validity(&self, ttl: Duration) -> Duration {
+        self.min_validity.unwrap_or(ttl / 10)
+    }
+
+    /// Checks everything that does not depend on a single request.
+    pub(crate) fn check(&self, quorum: Quorum) -> Result<(), InvalidRequest> {
+        for (name, timeout) in [
+            ("reply timeout", self.reply_timeout.unwrap_or(Duration::MAX)),
+            ("connect timeout", self.connect_timeout),
+            ("retry pause", self.retry.1),
+        ] {
+            if timeout.is_zero() {
+                return Err(InvalidRequest::ZeroTimeout { name });
+            }
+        }
+        self.terms(quorum, self.ttl).map(|_| ())
+    }
+
+    /// The terms of a lease with this TTL.
+    pub(crate) fn terms(&self, quorum: Quorum, ttl: Duration) -> Result<Terms, InvalidRequest> {
+        let checked = self.ttl(ttl)?;
+        let allowance = self.drift.allowance(checked);
+        let most = ttl.saturating_sub(allowance);
+        let min_validity = self.min_validity(ttl);
+        if min_validity >= most {
+            return Err(InvalidRequest::MinValidityTooLong { min_validity, ttl, most });
+        }
+        // A derived timeout adapts to a short TTL; one that was set is taken at its word, and must fit.
+        let left = most - min_validity;
+        let derived = self.reply_timeout(ttl).min(left);
+        let reply_timeout = self.reply_timeout.unwrap_or(derived);
+        if reply_timeout > left {
+            return Err(InvalidRequest::ReplyTimeoutTooLong { reply_timeout, ttl, allowance, min_validity, left });
+        }
+        Ok(Terms { quorum, ttl: checked, drift: self.drift, min_validity, reply_timeout })
+    }
+
+    /// A TTL that was checked.
+    pub(crate) fn ttl(&self, ttl: Duration) -> Result<Ttl, InvalidRequest> {
+        Ttl::new(ttl, self.drift, self.max_ttl()).map_err(|error| InvalidRequest::from_ttl(ttl, error))
+    }
+
+    /// The key on the servers: prefix + name.
+    pub(crate) fn key(&self, name: &[u8]) -> Result<Key, InvalidRequest> {
+        if name.is_empty() {
+            return Err(InvalidRequest::EmptyKey);
+        }
+        let length = self.prefix.len().saturating_add(name.len());
+        if length > MAX_KEY_LENGTH {
+            return Err(InvalidRequest::KeyTooLong { length, maximum: MAX_KEY_LENGTH });
+        }
+        if let Some(suffix) = RESERVED_SUFFIXES.into_iter().find(|suffix| name.ends_with(suffix.as_bytes())) {
+            return Err(InvalidRequest::ReservedKey { suffix });
+        }
+        if self.prefix.is_empty() {
+            return Ok(Key::new(name));
+        }
+        Ok(Key::new([&self.prefix, name].concat()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn three() -> Quorum {
+        Quorum::of(3).unwrap()
+    }
+
+    /// The defaults table of the README.
+    #[test]
+    fn defaults_are_what_the_documents_say() {
+        let config = Config::default();
+        let terms = config.terms(three(), config.ttl).unwrap();
+
+        assert_eq!(config.check(three()), Ok(()));
+        assert_eq!((terms.ttl.duration(), config.max_ttl()), (ms(10_000), ms(10_000)));
+        assert_eq!((terms.reply_timeout, terms.min_validity), (ms(200), ms(1_000)));
+        assert_eq!(config.wait, Wait::AtMost(ms(30_000)));
+        assert_eq!(config.connect_timeout, ms(1_000));
+        assert_eq!(config.reply_timeout(ms(100)), ms(10));
+        assert_eq!(config.reply_timeout(ms(60_000)), ms(500));
+    }
+
+    /// Settings that contradict each other are refused, with both numbers.
+    #[test]
+    fn contradictions_quote_both_numbers() {
+        let config = Config { reply_timeout: Some(ms(2_000)), ttl: ms(1_000), ..Config::default() };
+        let error = config.check(three()).unwrap_err();
+        assert!(matches!(error, InvalidRequest::ReplyTimeoutTooLong { .. }));
+        let text = error.to_string();
+        assert!(text.contains("2s") && text.contains("1s") && text.contains("888ms"), "{text}");
+
+        let config = Config { min_validity: Some(ms(990)), ttl: ms(1_000), ..Config::default() };
+        assert!(matches!(config.check(three()), Err(InvalidRequest::MinValidityTooLong { .. })));
+        let config = Config { connect_timeout: Duration::ZERO, ..Config::default() };
+        assert_eq!(config.check(three()), Err(InvalidRequest::ZeroTimeout { name: "connect timeout" }));
+        let config = Config { reply_timeout: Some(Duration::ZERO), ..Config::default() };
+        assert_eq!(config.check(three()), Err(InvalidRequest::ZeroTimeout { name: "reply timeout" }));
+    }
+
+    /// A derived reply timeout gives way to a short TTL; every TTL above the drift allowance by 2 ms works.
+    #[test]
+    fn short_ttls_shorten_the_reply_timeout() {
+        let config = Config::default();
+        for millis in 4..200 {
+            let terms = config.terms(three(), ms(millis)).unwrap();
+            assert!(terms.reply_timeout > Duration::ZERO && terms.reply_timeout <= ms(millis));
+        }
+        assert!(matches!(config.terms(three(), ms(2)), Err(InvalidRequest::TtlWithinDrift { .. })));
+        assert!(matches!(config.terms(three(), ms(10_001)), Err(InvalidRequest::TtlTooLong { .. })));
+    }
+
+    /// Keys are any bytes but none, too many, or the client's own.
+    #[test]
+    fn key_policy() {
+        let config = Config { prefix: b"app:".to_vec(), ..Config::default() };
+        assert_eq!(config.key(b"k").unwrap().as_bytes(), b"app:k");
+        assert_eq!(config.key(b"\x00\xff\r\n").unwrap().as_bytes(), b"app:\x00\xff\r\n");
+        assert_eq!(config.key(b""), Err(InvalidRequest::EmptyKey));
+        assert!(config.key(&vec![b'x'; MAX_KEY_LENGTH - 4]).is_ok());
+        let error = config.key(&vec![b'x'; MAX_KEY_LENGTH - 3]).unwrap_err();
+        assert_eq!(error, InvalidRequest::KeyTooLong { length: MAX_KEY_LENGTH + 1, maximum: MAX_KEY_LENGTH });
+        assert!(matches!(config.key(b"a:redquorum:line"), Err(InvalidRequest::ReservedKey { .. })));
+    }
+}

@@ -1,0 +1,337 @@
+//! What can go wrong, told so that the caller knows what to do next.
+//!
+//! Each error of a round carries the [`Report`]: what each node answered, and when. No error shows a password.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::protocol::validity::TtlError;
+use crate::report::Report;
+
+/// Why a client could not be built. Nothing was sent, except with [`BuildError::NotConnected`].
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// No node was given.
+    #[error("no node given: a lock needs at least one, and three or five to survive the loss of nodes")]
+    NoNodes,
+    /// More nodes than a lock can have.
+    #[error("{given} nodes given, at most {maximum} are possible")]
+    TooManyNodes {
+        /// How many were given.
+        given: usize,
+        /// How many are possible.
+        maximum: usize,
+    },
+    /// Two addresses lead to the same server, which would vote twice.
+    #[error(
+        "nodes {first} and {second} are the same server ({address}): it would vote twice. Name each independent server \
+         once; databases of one server are not independent"
+    )]
+    DuplicateNode {
+        /// The earlier one, counted from 1.
+        first: usize,
+        /// The later one, counted from 1.
+        second: usize,
+        /// Where both lead.
+        address: String,
+    },
+    /// An address that is no URL of a server.
+    #[error("malformed address \"{url}\": {reason}. Expected redis://[user:password@]host[:port][/database]")]
+    MalformedUrl {
+        /// The address, without its password.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A `rediss://` address, with the crate compiled without TLS.
+    #[error("\"{url}\" needs TLS: compile redquorum with its `tls` feature")]
+    TlsNotCompiled {
+        /// The address, without its password.
+        url: String,
+    },
+    /// A setting that cannot work.
+    #[error("{0}")]
+    Invalid(#[from] InvalidRequest),
+    /// Fewer than a quorum of nodes could be connected within the connect timeout.
+    #[error(
+        "connected to {connected} of {nodes} nodes within {within:?}, {needed} are needed: {trouble}. \
+         (`lazy()` builds without waiting for them)"
+    )]
+    NotConnected {
+        /// How many nodes are connected.
+        connected: usize,
+        /// How many nodes were given.
+        nodes: usize,
+        /// How many are needed.
+        needed: usize,
+        /// How long was waited.
+        within: Duration,
+        /// The nodes that are not connected, each with its trouble.
+        trouble: String,
+    },
+    /// Built outside a tokio runtime.
+    #[error("no tokio runtime here: build the client inside one, with its time and I/O drivers enabled")]
+    NoRuntime,
+}
+
+/// Input that cannot work, found before anything was sent.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InvalidRequest {
+    /// The key is empty.
+    #[error("the key is empty: a lock needs a name of at least one byte")]
+    EmptyKey,
+    /// The key, prefix included, is too long.
+    #[error("the key has {length} bytes with its prefix, at most {maximum} are allowed")]
+    KeyTooLong {
+        /// Its length with the prefix, in bytes.
+        length: usize,
+        /// What is allowed.
+        maximum: usize,
+    },
+    /// The key ends in a suffix that this client keeps for itself.
+    #[error("the key ends in \"{suffix}\", which is reserved for the client's own keys")]
+    ReservedKey {
+        /// The suffix.
+        suffix: &'static str,
+    },
+    /// The TTL is zero.
+    #[error("the TTL is zero: the lock would never be held")]
+    ZeroTtl,
+    /// The TTL is not a whole number of milliseconds.
+    #[error("the TTL {ttl:?} is no whole number of milliseconds, which servers count in")]
+    FractionalTtl {
+        /// The TTL given.
+        ttl: Duration,
+    },
+    /// The drift allowance would use up the whole TTL.
+    #[error("the TTL {ttl:?} is no longer than its drift allowance {allowance:?}: nothing would be left of it")]
+    TtlWithinDrift {
+        /// The TTL given.
+        ttl: Duration,
+        /// What drift takes from it.
+        allowance: Duration,
+    },
+    /// The TTL is longer than the client allows.
+    #[error("the TTL {ttl:?} is above the allowed maximum {maximum:?} (raise it with `max_ttl` on the builder)")]
+    TtlTooLong {
+        /// The TTL given.
+        ttl: Duration,
+        /// What is allowed.
+        maximum: Duration,
+    },
+    /// Waiting for replies may use up the TTL.
+    #[error(
+        "the reply timeout {reply_timeout:?} contradicts the TTL {ttl:?}: after drift ({allowance:?}) and minimum \
+         validity ({min_validity:?}) only {left:?} are left for replies"
+    )]
+    ReplyTimeoutTooLong {
+        /// The reply timeout given.
+        reply_timeout: Duration,
+        /// The TTL given.
+        ttl: Duration,
+        /// What drift takes from the TTL.
+        allowance: Duration,
+        /// What must be left after an acquire.
+        min_validity: Duration,
+        /// What is left for replies.
+        left: Duration,
+    },
+    /// A timeout is zero.
+    #[error("the {name} is zero: nothing could ever answer in time")]
+    ZeroTimeout {
+        /// Which one.
+        name: &'static str,
+    },
+    /// The minimum validity can never be reached.
+    #[error("the minimum validity {min_validity:?} is more than a TTL of {ttl:?} leaves after drift ({most:?})")]
+    MinValidityTooLong {
+        /// The minimum validity given.
+        min_validity: Duration,
+        /// The TTL given.
+        ttl: Duration,
+        /// The most validity that it can leave.
+        most: Duration,
+    },
+}
+
+impl InvalidRequest {
+    pub(crate) fn from_ttl(ttl: Duration, error: TtlError) -> Self {
+        match error {
+            TtlError::Zero => Self::ZeroTtl,
+            TtlError::NotWholeMillis => Self::FractionalTtl { ttl },
+            TtlError::WithinDrift { allowance } => Self::TtlWithinDrift { ttl, allowance },
+            TtlError::AboveMaximum { maximum } => Self::TtlTooLong { ttl, maximum },
+        }
+    }
+}
+
+/// Why a lock was not acquired. Whatever had been set is being undone.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// Somebody else holds the lock, or contenders split the votes. Try again later.
+    #[error("lock \"{key}\" is held by another: {report}")]
+    Held {
+        /// The key on the servers.
+        key: String,
+        /// What each node answered.
+        report: Report,
+    },
+    /// Too few nodes answered: an outage, not contention. Look after the nodes.
+    #[error("no quorum for lock \"{key}\": {report}")]
+    NoQuorum {
+        /// The key on the servers.
+        key: String,
+        /// What each node answered.
+        report: Report,
+    },
+    /// Enough nodes granted, but too late: the TTL is too short for these nodes.
+    #[error(
+        "lock \"{key}\" came too late: {remaining:?} of validity left, {needed:?} needed. Use a longer TTL or nearer \
+         nodes: {report}"
+    )]
+    ValidityExhausted {
+        /// The key on the servers.
+        key: String,
+        /// What was left of the validity.
+        remaining: Duration,
+        /// What is needed at least.
+        needed: Duration,
+        /// What each node answered.
+        report: Report,
+    },
+    /// The wait is over; what stood in the way at the last attempt.
+    #[error("waited {waited:.1?} in vain: {last}")]
+    WaitOver {
+        /// How long was waited.
+        waited: Duration,
+        /// Why the last attempt failed.
+        last: Box<AcquireError>,
+    },
+    /// The client was closed.
+    #[error("the client is closed")]
+    Closed,
+    /// The request cannot work. Nothing was sent.
+    #[error("invalid request: {0}")]
+    Invalid(#[from] InvalidRequest),
+    /// The operating system gave no random bytes, without which no owner can be made. Nothing was sent.
+    #[error("the operating system gave no random bytes: {0}")]
+    NoRandomness(String),
+}
+
+impl AcquireError {
+    /// Whether somebody else having the lock is what stood in the way, at the last attempt where there were several.
+    pub fn is_contention(&self) -> bool {
+        match self {
+            Self::Held { .. } => true,
+            Self::WaitOver { last, .. } => last.is_contention(),
+            _ => false,
+        }
+    }
+
+    /// What each node answered, at the last attempt where there were several.
+    pub fn report(&self) -> Option<&Report> {
+        match self {
+            Self::Held { report, .. } | Self::NoQuorum { report, .. } | Self::ValidityExhausted { report, .. } => {
+                Some(report)
+            }
+            Self::WaitOver { last, .. } => last.report(),
+            Self::Closed | Self::Invalid(_) | Self::NoRandomness(_) => None,
+        }
+    }
+}
+
+/// Why a lock was not extended.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum ExtendError {
+    /// Too few nodes confirmed. The lock is still held for as long as its old validity lasts; extending again within it
+    /// is right.
+    #[error("extension of lock \"{key}\" not confirmed, still held for {remaining:?}: {report}")]
+    Unconfirmed {
+        /// The key on the servers.
+        key: String,
+        /// What is left of the old validity.
+        remaining: Duration,
+        /// What each node answered.
+        report: Report,
+    },
+    /// So many nodes do not carry this holder any more that it has lost the lock. Stop working.
+    #[error("lock \"{key}\" is lost, no quorum carries this holder any more: {report}")]
+    Lost {
+        /// The key on the servers.
+        key: String,
+        /// What each node answered.
+        report: Report,
+    },
+    /// The validity ended before the extension was confirmed. Stop working.
+    #[error("lock \"{key}\" expired before it was extended")]
+    Expired {
+        /// The key on the servers.
+        key: String,
+    },
+    /// The request cannot work. Nothing was sent, and the lock is held as before.
+    #[error("invalid request: {0}")]
+    Invalid(#[from] InvalidRequest),
+}
+
+/// Why a release did not confirm that this holder's keys were deleted. There is nothing left to do for the caller: what
+/// is open goes on being settled in the background.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// The lock had expired, or been forgotten by the nodes, before it was released. The work may have overlapped with
+    /// another holder's from then on.
+    #[error("lock \"{key}\" had expired before it was released: {report}")]
+    Expired {
+        /// The key on the servers.
+        key: String,
+        /// What each node answered.
+        report: Report,
+    },
+    /// Another holder has the lock, and keeps it: its keys were not touched.
+    #[error("lock \"{key}\" had expired and is another's now: {report}")]
+    TakenOver {
+        /// The key on the servers.
+        key: String,
+        /// What each node answered.
+        report: Report,
+    },
+    /// Too few nodes answered. The release goes on in the background; at the latest, the TTL frees the lock.
+    #[error("release of lock \"{key}\" not confirmed, it goes on in the background: {report}")]
+    Unconfirmed {
+        /// The key on the servers.
+        key: String,
+        /// What each node answered.
+        report: Report,
+    },
+}
+
+impl ReleaseError {
+    /// What each node answered.
+    pub fn report(&self) -> &Report {
+        match self {
+            Self::Expired { report, .. } | Self::TakenOver { report, .. } | Self::Unconfirmed { report, .. } => report,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Errors go through channels, boxes and threads.
+    #[test]
+    fn errors_are_send_sync_and_small() {
+        fn check<T: std::error::Error + Send + Sync + Clone + 'static>() {}
+        check::<BuildError>();
+        check::<AcquireError>();
+        check::<ExtendError>();
+        check::<ReleaseError>();
+        check::<InvalidRequest>();
+        assert!(size_of::<AcquireError>() <= 128, "{}", size_of::<AcquireError>());
+    }
+}

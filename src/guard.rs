@@ -1,0 +1,222 @@
+//! The user's handle on a held lock.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::client::Shared;
+use crate::error::{ExtendError, ReleaseError};
+use crate::protocol::lease::{Event, NotExtended, Released};
+use crate::protocol::time::Instant;
+use crate::report::Report;
+use crate::runtime::driver::Driver;
+
+/// A held lock. Holding it means: until [`LockGuard::remaining`] is zero, no other client of these nodes acquires the
+/// same lock. It does *not* mean that time stops: a paused process wakes up after its validity, so look at
+/// [`LockGuard::is_valid`] before each step that matters, or wait for [`LockGuard::lost`] beside the work.
+///
+/// Dropping the guard releases the lock in the background, from anywhere: inside a runtime, on a plain thread, while
+/// unwinding. [`LockGuard::release`] does the same and tells how it ended.
+#[must_use = "dropping the guard releases the lock at once"]
+pub struct LockGuard {
+    driver: Driver,
+    shared: Arc<Shared>,
+    /// Made by the first one who waits for the loss: most guards are never watched.
+    term: OnceLock<watch::Sender<Term>>,
+}
+
+/// How long the holder may act, as those who watch see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Term {
+    Until(Instant),
+    Over(Lost),
+}
+
+/// Why a holder may no longer act.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Lost {
+    /// The validity ended without an extension.
+    Expired,
+    /// So many nodes do not carry this holder any more that no quorum does.
+    Forgotten,
+    /// The guard was released or dropped.
+    Released,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "the lock expired",
+            Self::Forgotten => "no quorum of the nodes carries this holder any more",
+            Self::Released => "the lock was released",
+        })
+    }
+}
+
+impl LockGuard {
+    pub(crate) fn new(driver: Driver, shared: Arc<Shared>) -> Self {
+        shared.guards.send_modify(|held| *held += 1);
+        Self { driver, shared, term: OnceLock::new() }
+    }
+
+    /// The key on the servers, prefix included.
+    pub fn key(&self) -> &[u8] {
+        self.driver.lease().key().as_bytes()
+    }
+
+    /// How long the holder may still act; zero once the lock is lost. Computed anew each time, from
+    /// ttl − time since the request was sent − (ttl × drift + 2 ms).
+    pub fn remaining(&self) -> Duration {
+        let validity = self.driver.lease().validity();
+        validity.map_or(Duration::ZERO, |validity| validity.remaining(self.shared.clock.now()))
+    }
+
+    /// Whether the holder may act now. No network is involved.
+    pub fn is_valid(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// What each node answered when the lock was acquired or last extended. Answers that came after the decision are
+    /// in it as far as they have been read.
+    pub fn report(&self) -> Report {
+        Report::new(self.driver.lease().round(), &self.shared.nodes)
+    }
+
+    /// Resolves when the holder may no longer act: at the end of validity (two milliseconds early, since timers and
+    /// schedulers are late), on a loss that an extension found, and before the first byte of a release is sent. Does not
+    /// wait for any socket.
+    ///
+    /// The future holds nothing of the guard, and may be moved into another task. Dropping it is free.
+    pub fn lost(&self) -> impl Future<Output = Lost> + Send + Sync + 'static {
+        let term = self.term.get_or_init(|| watch::Sender::new(self.current_term()));
+        let mut term = term.subscribe();
+        let alarm = self.shared.alarm.clone();
+        async move {
+            loop {
+                let deadline = match *term.borrow_and_update() {
+                    Term::Over(lost) => return lost,
+                    Term::Until(deadline) => deadline,
+                };
+                tokio::select! {
+                    biased;
+                    changed = term.changed() => if changed.is_err() {
+                        return Lost::Released;
+                    },
+                    () = alarm.wait(deadline) => return Lost::Expired,
+                }
+            }
+        }
+    }
+
+    /// Gives the key another `ttl` of life on the nodes, counted from now; the validity never becomes shorter by it.
+    /// Counts only nodes that still carried this holder, and sets the key again on nodes that had lost it, once a quorum
+    /// confirmed.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtendError::Unconfirmed`]: the lock is still held for its old validity, and extending again is right.
+    /// [`ExtendError::Lost`] and [`ExtendError::Expired`]: stop working; the lock cannot be revived.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropping the future leaves the lock held with its old validity; nodes may give the key the longer life all the
+    /// same.
+    pub async fn extend(&mut self, ttl: Duration) -> Result<(), ExtendError> {
+        let ttl = self.shared.config.ttl(ttl)?;
+        self.driver.take_answers();
+        self.driver.mutate(|lease, clock| lease.extend(ttl, clock.now()));
+        let event = self.driver.event().await;
+        let key = self.driver.lease().key().to_string();
+        match event {
+            Event::NotExtended(NotExtended::Unconfirmed) => {
+                Err(ExtendError::Unconfirmed { key, remaining: self.remaining(), report: self.report() })
+            }
+            Event::NotExtended(NotExtended::Lost) => {
+                tracing::warn!(key, "lock lost: no quorum carries this holder any more");
+                self.publish(Term::Over(Lost::Forgotten));
+                Err(ExtendError::Lost { key, report: self.report() })
+            }
+            Event::NotExtended(NotExtended::Expired) => {
+                tracing::warn!(key, "lock lost: expired before it was extended");
+                self.publish(Term::Over(Lost::Expired));
+                Err(ExtendError::Expired { key })
+            }
+            // A lease that is being extended has no other events.
+            _ => {
+                self.publish(self.current_term());
+                Ok(())
+            }
+        }
+    }
+
+    /// Releases the lock: deletes this holder's key, and only this holder's, on every node that it may have reached.
+    /// Returns as soon as a quorum has confirmed; the rest goes on in the background.
+    ///
+    /// # Errors
+    ///
+    /// Each tells how far the lock was still this holder's; none leaves anything for the caller to do.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropping the future changes nothing: the release has been handed to the nodes.
+    pub async fn release(mut self) -> Result<(), ReleaseError> {
+        self.publish(Term::Over(Lost::Released));
+        self.driver.take_answers();
+        self.driver.mutate(|lease, clock| lease.release(clock.now()));
+        let Event::Released(released) = self.driver.event().await else { return Ok(()) };
+        if released == Released::Confirmed {
+            return Ok(());
+        }
+        let key = self.driver.lease().key().to_string();
+        let report = self.report();
+        Err(match released {
+            Released::TakenOver => ReleaseError::TakenOver { key, report },
+            Released::Gone => ReleaseError::Expired { key, report },
+            Released::Confirmed | Released::Unconfirmed => ReleaseError::Unconfirmed { key, report },
+        })
+    }
+
+    fn current_term(&self) -> Term {
+        match self.driver.lease().validity() {
+            Some(validity) => Term::Until(validity.until()),
+            None => Term::Over(Lost::Expired),
+        }
+    }
+
+    fn publish(&self, term: Term) {
+        if let Some(watched) = self.term.get() {
+            watched.send_replace(term);
+        }
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        // Those who watch learn it before the first byte leaves, which is when the driver is dropped (rule 8).
+        if let Some(watched) = self.term.get() {
+            watched.send_if_modified(|term| {
+                let held = matches!(term, Term::Until(_));
+                if held {
+                    *term = Term::Over(Lost::Released);
+                }
+                held
+            });
+        }
+        self.driver.mutate(|lease, clock| lease.abandon(clock.now()));
+        self.shared.guards.send_modify(|held| *held -= 1);
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGuard")
+            .field("key", self.driver.lease().key())
+            .field("owner", &self.driver.lease().owner())
+            .field("remaining", &self.remaining())
+            .finish()
+    }
+}

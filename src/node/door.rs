@@ -1,0 +1,277 @@
+//! Admission to one node: who gets in, on which connection, and what the caller is told at once.
+//!
+//! The door is shared by all callers and knows three things: whether there is a connection (and which), whether the
+//! node is suspect, and how many calls are inside. It decides "not sent" without waiting for anything. The desk is the
+//! other side of the door, held by the node's task alone.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use tokio::sync::{mpsc, watch};
+
+use super::mailbox::{Delivery, Request};
+use crate::protocol::debt::Debt;
+use crate::protocol::message::{ConnectionId, NotSent, Reply, ServerMessage, Unknown};
+use crate::protocol::quorum::NodeId;
+use crate::protocol::time::Instant;
+use crate::runtime::janitor::Notice;
+
+/// Bounds of one node's door.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Most calls inside, queued and in flight together.
+    pub(crate) backlog: usize,
+}
+
+/// How a node stands, for whoever waits for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// The first attempt to connect is under way.
+    Connecting,
+    /// Not connected, or not any more, and the last trouble.
+    Down(ServerMessage),
+    /// Connected and, unless suspect, used.
+    Up,
+    /// Connected, but silent for some time.
+    Suspect,
+}
+
+/// A node as callers see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    door: Arc<Door>,
+    queue: mpsc::UnboundedSender<Call>,
+}
+
+#[derive(Debug)]
+struct Door {
+    id: NodeId,
+    address: Arc<str>,
+    limits: Limits,
+    /// The connection that takes calls; 0 while there is none.
+    connection: AtomicU64,
+    suspect: AtomicBool,
+    inside: AtomicUsize,
+    state: watch::Sender<State>,
+    trouble: Mutex<ServerMessage>,
+    notices: mpsc::UnboundedSender<Notice>,
+}
+
+/// The task's side of the door.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    door: Arc<Door>,
+    queue: mpsc::UnboundedReceiver<Call>,
+    connections: u64,
+}
+
+/// An admitted call. It is answered exactly once: a call that is dropped unanswered, because its node's task ends, is
+/// answered "unknown".
+#[derive(Debug)]
+pub(crate) struct Call {
+    request: Option<Request>,
+    /// The connection it was admitted to; on any other it must not be sent.
+    pub(crate) connection: ConnectionId,
+    door: Arc<Door>,
+}
+
+/// A node and the desk behind it. `notices` leads to the janitor.
+pub(crate) fn node(
+    id: NodeId,
+    address: Arc<str>,
+    limits: Limits,
+    notices: mpsc::UnboundedSender<Notice>,
+) -> (Node, Desk) {
+    let trouble: ServerMessage = "connecting".into();
+    let door = Arc::new(Door {
+        id,
+        address,
+        limits,
+        connection: AtomicU64::new(0),
+        suspect: AtomicBool::new(false),
+        inside: AtomicUsize::new(0),
+        state: watch::Sender::new(State::Connecting),
+        trouble: Mutex::new(trouble),
+        notices,
+    });
+    let (sender, queue) = mpsc::unbounded_channel();
+    let node = Node { door: door.clone(), queue: sender };
+    (node, Desk { door, queue, connections: 0 })
+}
+
+impl Node {
+    /// Hands a request to the node's task, in the order of calling. The answer goes to the request's mailbox.
+    ///
+    /// Refused at once, with nothing written, where the node cannot take it; a debt that travels with the request then
+    /// goes to the janitor. Never waits, and works from any thread, inside a runtime or not.
+    pub(crate) fn send(&self, request: Request) -> Result<ConnectionId, NotSent> {
+        let connection = match self.admit() {
+            Ok(connection) => connection,
+            Err(reason) => {
+                self.door.owe(request.debt);
+                return Err(reason);
+            }
+        };
+        let call = Call { request: Some(request), connection, door: self.door.clone() };
+        self.queue.send(call).map(|()| connection).map_err(|mut refused| {
+            // The task has ended; so will the client. The call must not report to a mailbox that is told here.
+            let request = refused.0.request.take();
+            self.door.inside.fetch_sub(1, Ordering::Relaxed);
+            self.door.owe(request.and_then(|request| request.debt));
+            NotSent::Closed
+        })
+    }
+
+    fn admit(&self) -> Result<ConnectionId, NotSent> {
+        let door = &*self.door;
+        let connection = door.connection.load(Ordering::Acquire);
+        if connection == 0 {
+            if self.queue.is_closed() {
+                return Err(NotSent::Closed);
+            }
+            return Err(NotSent::Down(door.trouble()));
+        }
+        if door.suspect.load(Ordering::Relaxed) {
+            return Err(NotSent::Suspect);
+        }
+        if door.inside.fetch_add(1, Ordering::Relaxed) >= door.limits.backlog {
+            door.inside.fetch_sub(1, Ordering::Relaxed);
+            return Err(NotSent::Backlog);
+        }
+        Ok(ConnectionId(connection))
+    }
+
+    /// Where the node is, without secrets.
+    pub(crate) fn address(&self) -> &Arc<str> {
+        &self.door.address
+    }
+
+    /// Waits until every admitted call has been answered. Looks now and then: only closing a client asks.
+    pub(crate) async fn idle(&self) {
+        while self.door.inside.load(Ordering::Relaxed) > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    }
+
+    /// How the node stands, now and from now on.
+    pub(crate) fn state(&self) -> watch::Receiver<State> {
+        self.door.state.subscribe()
+    }
+}
+
+impl Door {
+    fn trouble(&self) -> ServerMessage {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn owe(&self, debt: Option<Debt>) {
+        if let Some(debt) = debt {
+            // A closed channel means that the client is gone; the TTL clears what it leaves.
+            let _ = self.notices.send(Notice::Owed(debt));
+        }
+    }
+
+    fn set_state(&self, state: State) {
+        self.state.send_if_modified(|current| {
+            let changed = *current != state;
+            *current = state;
+            changed
+        });
+    }
+}
+
+impl Desk {
+    /// A new connection takes calls from now on. Returns its name.
+    pub(crate) fn open(&mut self) -> ConnectionId {
+        self.connections += 1;
+        let door = &*self.door;
+        door.suspect.store(false, Ordering::Relaxed);
+        door.connection.store(self.connections, Ordering::Release);
+        door.set_state(State::Up);
+        let _ = door.notices.send(Notice::Usable(door.id));
+        ConnectionId(self.connections)
+    }
+
+    /// No connection takes calls any more, because of this trouble.
+    pub(crate) fn close(&mut self, trouble: ServerMessage) {
+        let door = &*self.door;
+        *door.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble.clone();
+        door.connection.store(0, Ordering::Release);
+        door.suspect.store(false, Ordering::Relaxed);
+        door.set_state(State::Down(trouble));
+    }
+
+    /// The node is silent for too long, or speaks again.
+    pub(crate) fn set_suspect(&mut self, suspect: bool) {
+        let door = &*self.door;
+        if door.suspect.swap(suspect, Ordering::Relaxed) == suspect {
+            return;
+        }
+        if suspect {
+            tracing::warn!(node = %door.id, address = %door.address, "node is silent, not used until it answers");
+            door.set_state(State::Suspect);
+        } else {
+            tracing::info!(node = %door.id, address = %door.address, "node answers again");
+            door.set_state(State::Up);
+            let _ = door.notices.send(Notice::Usable(door.id));
+        }
+    }
+
+    /// The next admitted call; `None` once all callers are gone.
+    pub(crate) fn poll_call(&mut self, cx: &mut Context<'_>) -> Poll<Option<Call>> {
+        self.queue.poll_recv(cx)
+    }
+
+    /// The next admitted call; `None` once all callers are gone.
+    pub(crate) async fn call(&mut self) -> Option<Call> {
+        self.queue.recv().await
+    }
+
+    /// Takes nothing new; what was admitted is still served.
+    pub(crate) fn shut(&mut self) {
+        self.door.connection.store(0, Ordering::Release);
+        self.queue.close();
+    }
+
+    /// The node's number.
+    pub(crate) fn id(&self) -> NodeId {
+        self.door.id
+    }
+
+    /// Where the node is, without secrets.
+    pub(crate) fn address(&self) -> &Arc<str> {
+        &self.door.address
+    }
+}
+
+impl Call {
+    /// What is asked.
+    pub(crate) fn request(&self) -> Option<&Request> {
+        self.request.as_ref()
+    }
+
+    /// Answers the call.
+    pub(crate) fn finish(mut self, reply: Reply, at: Instant) {
+        self.answer(reply, at);
+    }
+
+    /// Answers the call where it stands; afterwards [`Call::request`] is `None`.
+    pub(crate) fn answer(&mut self, reply: Reply, at: Instant) {
+        let Some(request) = self.request.take() else { return };
+        self.door.inside.fetch_sub(1, Ordering::Relaxed);
+        let settled = request.debt.as_ref().is_none_or(|debt| debt.is_settled_by(self.connection, &reply));
+        if !settled {
+            self.door.owe(request.debt);
+        }
+        let (node, connection) = (self.door.id, self.connection);
+        let creates = request.operation.creates();
+        request.mailbox.deliver(Delivery { node, call: request.call, creates, connection, reply, at });
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.answer(Reply::Unknown(Unknown::Closed), Instant::default());
+    }
+}

@@ -1,0 +1,91 @@
+//! Where answers go: one mailbox for all calls of one driver.
+//!
+//! One allocation and one wake-up serve a whole lease, however many nodes answer. A channel per call would cost both
+//! once per node and command.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use futures::task::AtomicWaker;
+use smallvec::SmallVec;
+
+use crate::protocol::debt::Debt;
+use crate::protocol::message::{ConnectionId, Operation, Reply};
+use crate::protocol::quorum::NodeId;
+use crate::protocol::time::Instant;
+
+/// One operation on its way to a node.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// What to do.
+    pub(crate) operation: Operation,
+    /// What is owed if the answer does not settle it.
+    pub(crate) debt: Option<Debt>,
+    /// Who wants the answer.
+    pub(crate) mailbox: Arc<Mailbox>,
+    /// The caller's own name for the call.
+    pub(crate) call: u64,
+}
+
+/// One answer.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    pub(crate) node: NodeId,
+    pub(crate) call: u64,
+    /// Whether the call was a set or claim.
+    pub(crate) creates: bool,
+    pub(crate) connection: ConnectionId,
+    pub(crate) reply: Reply,
+    /// When the answer was read from the node.
+    pub(crate) at: Instant,
+}
+
+/// Answers that wait for their driver. Bounded by the calls that the driver has made.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    deliveries: Mutex<SmallVec<[Delivery; 4]>>,
+    waker: AtomicWaker,
+    over: AtomicBool,
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Puts an answer in and wakes the driver.
+    pub(crate) fn deliver(&self, delivery: Delivery) {
+        self.lock().push(delivery);
+        self.waker.wake();
+    }
+
+    /// Takes all answers out; pending while there is none. Only one task may poll at a time.
+    pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<SmallVec<[Delivery; 4]>> {
+        self.waker.register(cx.waker());
+        let deliveries = self.take();
+        if deliveries.is_empty() { Poll::Pending } else { Poll::Ready(deliveries) }
+    }
+
+    /// Takes all answers that are there.
+    pub(crate) fn take(&self) -> SmallVec<[Delivery; 4]> {
+        std::mem::take(&mut *self.lock())
+    }
+
+    /// From now on nothing that creates a key may be sent again for this driver. Called before its first release is
+    /// handed to a node, so that a node that has to send a command in a second form never sends a set behind its
+    /// own release (rule 2).
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether [`Mailbox::end`] was called.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SmallVec<[Delivery; 4]>> {
+        // Pushing and taking cannot leave the list half changed, so a panic elsewhere does not spoil it.
+        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

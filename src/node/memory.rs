@@ -1,0 +1,270 @@
+//! A server in memory as a node: the same operations, with faults on demand.
+//!
+//! A [`Server`] is shared by all clients of a test; each client's node task has its own "connection" to it, with calls
+//! in order, silence, loss and re-connection as over a socket. Faults end up in the same replies as real ones.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::store::Store;
+use super::{Call, Desk};
+use crate::protocol::message::{NotSent, Operation, Reply, Unknown};
+use crate::protocol::time::Instant;
+use crate::runtime::clock::Clock;
+
+/// One server in memory.
+pub(crate) struct Server {
+    name: Arc<str>,
+    clock: Clock,
+    state: Mutex<State>,
+    /// Changes whenever a fault is switched.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    store: Store,
+    faults: Faults,
+    /// What a hung server will execute once it goes on, whoever still waits for it.
+    late: Vec<Operation>,
+    /// How many operations were executed.
+    executed: u64,
+}
+
+/// What is wrong with a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Faults {
+    /// Executes nothing, keeps connections open; what was sent is executed later.
+    pub(crate) hung: bool,
+    /// Executes everything, answers nothing.
+    pub(crate) loses_replies: bool,
+    /// Not there.
+    pub(crate) crashed: bool,
+    /// The time between a call and its execution.
+    pub(crate) delay: Duration,
+}
+
+impl Faults {
+    fn is_reachable(self) -> bool {
+        !(self.hung || self.loses_replies || self.crashed)
+    }
+}
+
+impl Server {
+    pub(crate) fn new(name: impl Into<Arc<str>>, clock: Clock) -> Arc<Self> {
+        let (state, changed) = (Mutex::default(), watch::Sender::new(0));
+        Arc::new(Self { name: name.into(), clock, state, changed })
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Looks at or changes what the server keeps, at its present time.
+    pub(crate) fn with_store<T>(&self, look: impl FnOnce(&mut Store, Instant) -> T) -> T {
+        look(&mut self.lock().store, self.clock.now())
+    }
+
+    /// How many operations the server has executed.
+    pub(crate) fn executed(&self) -> u64 {
+        self.lock().executed
+    }
+
+    /// Switches faults. A server that goes on after hanging first executes what was sent to it meanwhile.
+    pub(crate) fn switch(&self, change: impl FnOnce(&mut Faults)) {
+        {
+            let mut state = self.lock();
+            change(&mut state.faults);
+            if !state.faults.hung {
+                let now = self.clock.now();
+                for operation in std::mem::take(&mut state.late) {
+                    state.store.execute(&operation, now);
+                    state.executed += 1;
+                }
+            }
+        }
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    fn faults(&self) -> Faults {
+        self.lock().faults
+    }
+
+    fn execute(&self, operation: &Operation) -> Reply {
+        let mut state = self.lock();
+        state.executed += 1;
+        state.store.execute(operation, self.clock.now())
+    }
+
+    fn execute_later(&self, operation: Operation) {
+        self.lock().late.push(operation);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("name", &self.name).field("faults", &self.faults()).finish()
+    }
+}
+
+/// Serves the desk of one client from the server, until the client is gone.
+pub(crate) async fn serve(
+    mut desk: Desk,
+    server: Arc<Server>,
+    reply_timeout: Duration,
+    clock: Clock,
+    shutdown: CancellationToken,
+) {
+    let mut changed = server.changed.subscribe();
+    loop {
+        let reachable = async {
+            // The sender is in `server`, so waiting cannot fail.
+            let _ = changed.wait_for(|_| server.faults().is_reachable()).await;
+        };
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            () = reachable => {}
+            call = desk.call() => match call {
+                Some(stale) => {
+                    stale.finish(Reply::NotSent(NotSent::Down("connection lost".into())), clock.now());
+                    continue;
+                }
+                None => return,
+            },
+        }
+        let session = Session {
+            desk: &mut desk,
+            server: &server,
+            clock: &clock,
+            suspect: reply_timeout.saturating_mul(2),
+            replace: reply_timeout.saturating_mul(4).max(Duration::from_secs(1)),
+            waiting: VecDeque::new(),
+        };
+        if session.run(&mut changed, &shutdown).await {
+            return;
+        }
+    }
+}
+
+/// One client's connection to the server.
+struct Session<'a> {
+    desk: &'a mut Desk,
+    server: &'a Server,
+    clock: &'a Clock,
+    suspect: Duration,
+    replace: Duration,
+    /// Calls that are not answered yet, in order.
+    waiting: VecDeque<Waiting>,
+}
+
+struct Waiting {
+    call: Call,
+    since: Instant,
+    executed: bool,
+}
+
+impl Session<'_> {
+    /// Returns whether the client is gone.
+    async fn run(mut self, changed: &mut watch::Receiver<u64>, shutdown: &CancellationToken) -> bool {
+        let connection = self.desk.open();
+        loop {
+            self.work();
+            if self.server.faults().crashed {
+                self.end("connection reset");
+                return false;
+            }
+            let now = self.clock.now();
+            let owed = self.waiting.front().map(|first| now.since(first.since));
+            if owed.is_some_and(|owed| owed >= self.replace) {
+                self.end("no answer, connection given up");
+                return false;
+            }
+            let silent = !self.server.faults().is_reachable();
+            self.desk.set_suspect(silent && owed.is_some_and(|owed| owed >= self.suspect));
+
+            let wake = self.wake(now);
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => {
+                    self.desk.shut();
+                    while let Some(call) = self.desk.call().await {
+                        self.admit(call);
+                    }
+                    self.work();
+                    self.end("client closed");
+                    return true;
+                }
+                call = self.desk.call() => match call {
+                    Some(call) if call.connection == connection => self.admit(call),
+                    Some(stale) => {
+                        stale.finish(Reply::NotSent(NotSent::Down("connection lost".into())), now);
+                    }
+                    None => {
+                        self.end("client gone");
+                        return true;
+                    }
+                },
+                _ = changed.changed() => {}
+                () = self.clock.sleep_until(wake), if wake != Instant::FAR_FUTURE => {}
+            }
+        }
+    }
+
+    fn admit(&mut self, call: Call) {
+        self.waiting.push_back(Waiting { call, since: self.clock.now(), executed: false });
+    }
+
+    /// Executes and answers, in order, what is due.
+    fn work(&mut self) {
+        let faults = self.server.faults();
+        if faults.hung || faults.crashed {
+            return;
+        }
+        let now = self.clock.now();
+        for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.executed) {
+            if now < waiting.since.after(faults.delay) {
+                break;
+            }
+            waiting.executed = true;
+            let Some(request) = waiting.call.request() else { continue };
+            let reply = self.server.execute(&request.operation);
+            if !faults.loses_replies {
+                waiting.call.answer(reply, now);
+            }
+        }
+        self.waiting.retain(|waiting| waiting.call.request().is_some());
+    }
+
+    /// When something is due: an execution, or a limit of silence.
+    fn wake(&self, now: Instant) -> Instant {
+        let Some(first) = self.waiting.front() else { return Instant::FAR_FUTURE };
+        let delay = self.server.faults().delay;
+        let execution = self.waiting.iter().find(|waiting| !waiting.executed).map(|next| next.since.after(delay));
+        let limits = [first.since.after(self.suspect), first.since.after(self.replace)];
+        let moments = execution.into_iter().chain(limits).filter(|moment| *moment > now);
+        moments.min().unwrap_or(Instant::FAR_FUTURE)
+    }
+
+    /// Ends the connection. What a hung server had received is executed when it goes on.
+    fn end(&mut self, trouble: &str) {
+        self.desk.close(trouble.into());
+        let hung = self.server.faults().hung;
+        for waiting in self.waiting.drain(..) {
+            if let (true, false, Some(request)) = (hung, waiting.executed, waiting.call.request()) {
+                self.server.execute_later(request.operation.clone());
+            }
+            let reply = Reply::Unknown(Unknown::ConnectionLost(trouble.into()));
+            waiting.call.finish(reply, self.clock.now());
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! How an operation is put into commands, and what their answers mean.
+//!
+//! One operation may have several forms: newer servers do in a plain command what older ones need a script for. An
+//! answer is decoded by the form that was *sent*, never by what the server can do now: with `GET`, nil means granted;
+//! without it, nil means held.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, Script, Value};
+
+use crate::protocol::message::{Holder, HolderValue, Operation, Owner, Reply, ServerMessage, Unknown};
+
+static CLAIM: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/claim.lua")));
+static EXTEND: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/extend.lua")));
+static RELEASE: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/release.lua")));
+
+/// A script and its digest.
+struct Source {
+    code: &'static str,
+    digest: String,
+}
+
+impl Source {
+    fn new(code: &'static str) -> Self {
+        Self { code, digest: Script::new(code).get_hash().to_owned() }
+    }
+}
+
+/// The scripts, for loading them on a new connection.
+pub(super) fn sources() -> [&'static str; 3] {
+    [CLAIM.code, EXTEND.code, RELEASE.code]
+}
+
+/// What the server at the other end can do. Found out by its version; taken back for the rest of the connection when
+/// it refuses after all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Abilities {
+    /// `SET … NX GET`: Redis 7.0 and newer, every Valkey.
+    pub(super) set_get: bool,
+    /// A native compare-and-delete.
+    pub(super) delete: Option<NativeDelete>,
+}
+
+/// The servers' own compare-and-delete commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NativeDelete {
+    /// `DELEX key IFEQ value`: Redis 8.4 and newer.
+    Delex,
+    /// `DELIFEQ key value`: Valkey 9.0 and newer.
+    Delifeq,
+}
+
+/// The form in which an operation was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    /// `SET … NX PX`.
+    Set,
+    /// `SET … NX GET PX`.
+    SetGet,
+    /// A native compare-and-delete.
+    Delete(NativeDelete),
+    /// A script by its digest.
+    Digest,
+    /// A script by its text.
+    Text,
+}
+
+/// The form for an operation on a server with these abilities.
+pub(super) fn form(operation: &Operation, abilities: Abilities) -> Form {
+    match operation {
+        Operation::Set { .. } if abilities.set_get => Form::SetGet,
+        Operation::Set { .. } => Form::Set,
+        Operation::Release { .. } => abilities.delete.map_or(Form::Digest, Form::Delete),
+        Operation::Claim { .. } | Operation::Extend { .. } => Form::Digest,
+    }
+}
+
+/// The operation in this form, as a command.
+pub(super) fn encode(operation: &Operation, form: Form) -> Cmd {
+    let key = operation.key().as_bytes();
+    let owner = operation.owner().to_hex();
+    // One allocation for the bytes: the arguments and some 16 bytes of framing each.
+    let mut cmd = Cmd::with_capacity(8, key.len() + 200);
+    let ttl = match operation {
+        Operation::Set { ttl, .. } | Operation::Claim { ttl, .. } | Operation::Extend { ttl, .. } => {
+            Some(ttl.as_millis())
+        }
+        Operation::Release { .. } => None,
+    };
+    match form {
+        Form::Set | Form::SetGet => {
+            cmd.arg("SET").arg(key).arg(&owner[..]).arg("NX");
+            if form == Form::SetGet {
+                cmd.arg("GET");
+            }
+            cmd.arg("PX").arg(ttl);
+        }
+        Form::Delete(NativeDelete::Delex) => {
+            cmd.arg("DELEX").arg(key).arg("IFEQ").arg(&owner[..]);
+        }
+        Form::Delete(NativeDelete::Delifeq) => {
+            cmd.arg("DELIFEQ").arg(key).arg(&owner[..]);
+        }
+        Form::Digest | Form::Text => {
+            let source = source(operation);
+            match form {
+                Form::Digest => cmd.arg("EVALSHA").arg(source.digest.as_str()),
+                _ => cmd.arg("EVAL").arg(source.code),
+            };
+            cmd.arg(1).arg(key).arg(&owner[..]).arg(ttl);
+        }
+    }
+    cmd
+}
+
+fn source(operation: &Operation) -> &'static Source {
+    match operation {
+        Operation::Set { .. } | Operation::Claim { .. } => &CLAIM,
+        Operation::Extend { .. } => &EXTEND,
+        Operation::Release { .. } => &RELEASE,
+    }
+}
+
+/// What an error says about this form of the operation, before it is taken for the answer: the form to try instead,
+/// with the ability taken back.
+///
+/// Only for errors that say that *nothing was executed*.
+pub(super) fn other_form(form: Form, error: &ServerError, abilities: &mut Abilities) -> Option<Form> {
+    let unknown = error.code == "ERR" && error.detail.contains("unknown command");
+    match form {
+        Form::SetGet if error.detail.contains("syntax error") || error.code == "NOPERM" => {
+            abilities.set_get = false;
+            Some(Form::Set)
+        }
+        Form::Delete(_) if unknown || error.code == "NOPERM" => {
+            abilities.delete = None;
+            Some(Form::Digest)
+        }
+        Form::Digest if error.code == "NOSCRIPT" || unknown => Some(Form::Text),
+        _ => None,
+    }
+}
+
+/// An error that a server answered with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct ServerError {
+    pub(super) code: String,
+    pub(super) detail: String,
+}
+
+impl ServerError {
+    pub(super) fn message(&self) -> ServerMessage {
+        if self.detail.is_empty() { self.code.as_str().into() } else { format!("{} {}", self.code, self.detail).into() }
+    }
+}
+
+/// Codes with which servers refuse before executing anything.
+const REFUSALS: [&str; 17] = [
+    "ASK", "BUSY", "CLUSTERDOWN", "CROSSSLOT", "DENIED", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH",
+    "NOPERM", "NOREPLICAS", "NOSCRIPT", "OOM", "READONLY", "TRYAGAIN", "UNKILLABLE",
+];
+
+/// The meaning of an error, where no other form is left to try (rule 5).
+pub(super) fn decode_error(form: Form, error: &ServerError) -> Reply {
+    let message = error.message();
+    if error.code == "WRONGTYPE" {
+        return Reply::Held(Holder { value: HolderValue::NotALock, remaining: None });
+    }
+    match form {
+        // A plain command is executed or refused, never both.
+        Form::Set | Form::SetGet | Form::Delete(_) => Reply::Refused(message),
+        Form::Digest | Form::Text => {
+            // A script may have written before it failed; servers mark such errors with the script's name.
+            let inside = ["script: ", "@user_script", "user_script:", "running script"]
+                .iter()
+                .any(|mark| error.detail.contains(mark));
+            let unknown_command = error.code == "ERR" && error.detail.starts_with("unknown command");
+            if !inside && (REFUSALS.contains(&error.code.as_str()) || unknown_command) {
+                Reply::Refused(message)
+            } else {
+                Reply::Unknown(Unknown::Error(message))
+            }
+        }
+    }
+}
+
+/// The meaning of an answer to an operation in this form.
+pub(super) fn decode(form: Form, owner: Owner, value: &Value) -> Reply {
+    match (form, value) {
+        (Form::Set, Value::Okay) | (Form::SetGet, Value::Nil) | (Form::Delete(_), Value::Int(1)) => Reply::Granted,
+        (Form::Set, Value::Nil) => Reply::Held(Holder::UNNAMED),
+        (Form::SetGet, Value::BulkString(found)) => match HolderValue::read(found) {
+            // One's own value: this owner is sent in one set per node only, so that very set made it.
+            HolderValue::Owner(found) if found == owner => Reply::Granted,
+            value => Reply::Held(Holder { value, remaining: None }),
+        },
+        (Form::Delete(_), Value::Int(0)) => Reply::NotOurs,
+        (Form::Digest | Form::Text, Value::Int(1)) => Reply::Granted,
+        (Form::Digest | Form::Text, Value::Int(0)) => Reply::Absent,
+        (Form::Digest | Form::Text, Value::Array(parts)) => match parts.as_slice() {
+            [Value::BulkString(found), Value::Int(left)] => {
+                Reply::Held(Holder { value: HolderValue::read(found), remaining: remaining(*left) })
+            }
+            [Value::Int(0), Value::Int(left)] => {
+                Reply::Held(Holder { value: HolderValue::NotALock, remaining: remaining(*left) })
+            }
+            _ => garbled(value),
+        },
+        _ => garbled(value),
+    }
+}
+
+/// `PTTL` answers below zero where there is no expiry or no key.
+fn remaining(millis: i64) -> Option<std::time::Duration> {
+    u64::try_from(millis).ok().map(std::time::Duration::from_millis)
+}
+
+/// Names the shape only: what a confused server sends may be large, and may be anything.
+fn garbled(value: &Value) -> Reply {
+    let shape = match value {
+        Value::Nil => "nil".to_owned(),
+        Value::Int(number) => format!("the number {number}"),
+        Value::BulkString(bytes) => format!("a string of {} bytes", bytes.len()),
+        Value::Array(items) => format!("an array of {}", items.len()),
+        Value::SimpleString(_) | Value::Okay => "a status".to_owned(),
+        Value::Map(_) => "a map".to_owned(),
+        Value::Set(_) => "a set".to_owned(),
+        Value::Double(_) => "a fraction".to_owned(),
+        Value::Boolean(_) => "a truth value".to_owned(),
+        _ => "something else".to_owned(),
+    };
+    Reply::Unknown(Unknown::Garbled(format!("the server answered with {shape}").into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::message::Key;
+    use crate::protocol::validity::{Drift, Ttl};
+
+    const OWNER: Owner = Owner::from_bytes([7; 16]);
+
+    fn operations() -> [Operation; 4] {
+        let (key, owner) = (Key::new(*b"k"), OWNER);
+        let second = std::time::Duration::from_secs(1);
+        let ttl = Ttl::new(second, Drift::default(), second).unwrap();
+        [
+            Operation::Set { key: key.clone(), owner, ttl },
+            Operation::Claim { key: key.clone(), owner, ttl },
+            Operation::Extend { key: key.clone(), owner, ttl },
+            Operation::Release { key, owner },
+        ]
+    }
+
+    fn error(text: &str) -> ServerError {
+        let (code, detail) = text.split_once(' ').unwrap_or((text, ""));
+        ServerError { code: code.into(), detail: detail.into() }
+    }
+
+    fn packed(operation: &Operation, form: Form) -> String {
+        let packed = encode(operation, form).get_packed_command();
+        String::from_utf8(packed).unwrap().replace("\r\n", " ")
+    }
+
+    /// The wire form that other clients share: `SET key owner NX PX ttl`.
+    #[test]
+    fn set_is_the_commands_of_the_field() {
+        let [set, _, _, release] = operations();
+        let owner = "07070707070707070707070707070707";
+        assert_eq!(packed(&set, Form::Set), format!("*6 $3 SET $1 k $32 {owner} $2 NX $2 PX $4 1000 "));
+        assert_eq!(packed(&set, Form::SetGet), format!("*7 $3 SET $1 k $32 {owner} $2 NX $3 GET $2 PX $4 1000 "));
+        assert_eq!(packed(&release, Form::Delete(NativeDelete::Delifeq)), format!("*3 $7 DELIFEQ $1 k $32 {owner} "));
+        assert_eq!(
+            packed(&release, Form::Delete(NativeDelete::Delex)),
+            format!("*4 $5 DELEX $1 k $4 IFEQ $32 {owner} ")
+        );
+        assert!(packed(&release, Form::Digest).contains("$40 "), "a SHA-1 digest");
+    }
+
+    /// The meaning of nil depends on the form that was sent.
+    #[test]
+    fn nil_is_granted_with_get_and_held_without() {
+        assert_eq!(decode(Form::SetGet, OWNER, &Value::Nil), Reply::Granted);
+        assert_eq!(decode(Form::Set, OWNER, &Value::Nil), Reply::Held(Holder::UNNAMED));
+        assert_eq!(decode(Form::Set, OWNER, &Value::Okay), Reply::Granted);
+        let mine = Value::BulkString(OWNER.to_hex().to_vec());
+        assert_eq!(decode(Form::SetGet, OWNER, &mine), Reply::Granted);
+        let theirs = decode(Form::SetGet, OWNER, &Value::BulkString(b"theirs".to_vec()));
+        assert!(matches!(theirs, Reply::Held(Holder { value: HolderValue::Foreign(_), .. })));
+    }
+
+    /// Rule 5: an error from inside a script may have written; one from before it has not.
+    #[test]
+    fn errors_inside_scripts_are_unknown() {
+        let refused = ["NOPERM no permission to run 'evalsha'", "LOADING loading", "NOSCRIPT no such script",
+            "READONLY You can't write against a read only replica.", "BUSY Redis is busy running a script."];
+        for text in refused {
+            assert!(matches!(decode_error(Form::Digest, &error(text)), Reply::Refused(_)), "{text}");
+        }
+        let unknown = [
+            "MISCONF Errors writing to the AOF file script: 1234, on @user_script:1.",
+            "ERR Error running script (call to f_1234): @user_script:3: NOPERM",
+            "OOM command not allowed when used memory > 'maxmemory'. script: 1234, on @user_script:4.",
+            "ERR something never heard of",
+        ];
+        for text in unknown {
+            assert!(matches!(decode_error(Form::Text, &error(text)), Reply::Unknown(_)), "{text}");
+        }
+        let plain = decode_error(Form::Set, &error("ERR invalid expire time in 'set' command"));
+        assert!(matches!(plain, Reply::Refused(_)), "a plain command is executed or refused");
+        let wrong = decode_error(Form::Delete(NativeDelete::Delifeq), &error("WRONGTYPE Operation against a key"));
+        assert!(matches!(wrong, Reply::Held(Holder { value: HolderValue::NotALock, .. })));
+    }
+
+    /// Abilities are taken back when the server refuses them, and each form has at most one after it.
+    #[test]
+    fn refused_forms_fall_back_once() {
+        let mut abilities = Abilities { set_get: true, delete: Some(NativeDelete::Delifeq) };
+        let fallen = other_form(Form::SetGet, &error("ERR syntax error"), &mut abilities);
+        assert_eq!((fallen, abilities.set_get), (Some(Form::Set), false));
+        assert_eq!(other_form(Form::Set, &error("ERR syntax error"), &mut abilities), None);
+
+        let fallen = other_form(Form::Delete(NativeDelete::Delifeq), &error("NOPERM no"), &mut abilities);
+        assert_eq!((fallen, abilities.delete), (Some(Form::Digest), None));
+        assert_eq!(other_form(Form::Digest, &error("NOSCRIPT No matching script."), &mut abilities), Some(Form::Text));
+        assert_eq!(other_form(Form::Text, &error("NOPERM no"), &mut abilities), None, "the second error is reported");
+        assert_eq!(other_form(Form::Digest, &error("OOM no"), &mut abilities), None);
+    }
+
+    /// Rule 10: an answer of any other shape is unknown, and named without being repeated.
+    #[test]
+    fn answers_of_any_other_shape_are_unknown() {
+        let shapes = [
+            Value::Int(7),
+            Value::Int(-1),
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Nil, Value::Nil]),
+            Value::Map(vec![(Value::Nil, Value::Nil)]),
+            Value::Double(f64::NAN),
+            Value::Boolean(true),
+            Value::SimpleString("S3ntinel".into()),
+        ];
+        let forms = [Form::Set, Form::SetGet, Form::Delete(NativeDelete::Delex), Form::Digest, Form::Text];
+        for form in forms {
+            for value in &shapes {
+                let Reply::Unknown(Unknown::Garbled(message)) = decode(form, OWNER, value) else {
+                    panic!("{form:?} {value:?}");
+                };
+                assert!(!message.contains("S3ntinel"));
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! How a connection comes up: resolved anew each time, authenticated, ready, and with what the server can do.
+//!
+//! RESP3 is tried first, since only there a closed connection is noticed without asking; where HELLO is refused (renamed
+//! away, or a proxy), RESP2. What an ACL forbids beyond that is done without: a lock needs SET and scripts, nothing
+//! else here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures::future::join_all;
+use futures::task::AtomicWaker;
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, PushKind,
+    RedisError, RedisResult, Value, cmd,
+};
+
+use super::Settings;
+use super::command::{Abilities, NativeDelete, ServerError, sources};
+use crate::protocol::message::ServerMessage;
+
+/// A connection that is ready for work.
+pub(super) struct Link {
+    pub(super) connection: MultiplexedConnection,
+    pub(super) abilities: Abilities,
+    /// Set when the connection ends, where the protocol tells (RESP3).
+    pub(super) ending: Arc<Ending>,
+    /// Whether [`Link::ending`] will tell at all.
+    pub(super) tells_ending: bool,
+    /// What the server says it is, for the log.
+    pub(super) server: String,
+}
+
+/// The end of a connection, noticed by the connection itself.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    pub(super) ended: AtomicBool,
+    pub(super) waker: AtomicWaker,
+}
+
+/// Connects and shakes hands, within the connect timeout. The error is fit to be shown once redacted.
+pub(super) async fn connect(settings: &Settings) -> Result<Link, ServerMessage> {
+    let limit = settings.connect_timeout;
+    match tokio::time::timeout(limit, connect_unlimited(settings)).await {
+        Ok(Ok(link)) => Ok(link),
+        Ok(Err(error)) => Err(describe(&error, settings).into()),
+        Err(_) => Err(format!("no connection within {limit:?}").into()),
+    }
+}
+
+async fn connect_unlimited(settings: &Settings) -> RedisResult<Link> {
+    let resp3 = settings.address.with_protocol(ProtocolVersion::RESP3);
+    match connect_as(settings, resp3, true).await {
+        Err(error) if knows_no_hello(&error) => {
+            let resp2 = settings.address.with_protocol(ProtocolVersion::RESP2);
+            connect_as(settings, resp2, false).await
+        }
+        connected => connected,
+    }
+}
+
+async fn connect_as(settings: &Settings, info: ConnectionInfo, resp3: bool) -> RedisResult<Link> {
+    let ending = Arc::<Ending>::default();
+    let mut config = AsyncConnectionConfig::new()
+        // Both limits are kept by this crate: the connect timeout around all of this, the reply timeout per round.
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        // Every admitted call finds room, and so is written in the order of admission; probes and second forms are
+        // within the factor of two.
+        .set_pipeline_buffer_size(2 * settings.backlog + 16);
+    if resp3 {
+        let ending = ending.clone();
+        // A closure, not a queue: pushes that nobody asked for must not pile up.
+        config = config.set_push_sender(move |push: PushInfo| -> Result<(), std::convert::Infallible> {
+            if push.kind == PushKind::Disconnection {
+                ending.ended.store(true, Ordering::SeqCst);
+                ending.waker.wake();
+            }
+            Ok(())
+        });
+    }
+    let client = Client::open(info)?;
+    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+    let facts = greet(&mut connection, &settings.client_name).await?;
+    Ok(Link {
+        connection,
+        abilities: facts.abilities(),
+        ending,
+        tells_ending: resp3,
+        server: facts.to_string(),
+    })
+}
+
+/// Names the client, asks whether the server is ready and what it is, and loads the scripts: in one round trip.
+async fn greet(connection: &mut MultiplexedConnection, client_name: &str) -> RedisResult<Facts> {
+    let mut commands = vec![cmd("PING"), cmd("INFO"), cmd("CLIENT")];
+    commands[1].arg("server");
+    commands[2].arg("SETNAME").arg(client_name);
+    commands.extend(sources().map(|code| {
+        let mut load = cmd("SCRIPT");
+        load.arg("LOAD").arg(code);
+        load
+    }));
+    let answers = join_all(commands.iter().map(|command| ask(connection.clone(), command))).await;
+    let mut answers = answers.into_iter();
+    if let Some(ping) = answers.next()
+        && let Err(error) = ping
+        && !is_forbidden(&error)
+    {
+        // LOADING, MASTERDOWN, NOAUTH, a lost connection: not ready. All other answers are of no interest then.
+        return Err(error);
+    }
+    let info = answers.next().and_then(Result::ok).unwrap_or_default();
+    Ok(Facts::read(&info))
+}
+
+async fn ask(mut connection: MultiplexedConnection, command: &Cmd) -> RedisResult<Value> {
+    connection.send_packed_command(command).await.and_then(Value::extract_error)
+}
+
+/// A command that this user must not use, or that was renamed away, says nothing about the server's health.
+fn is_forbidden(error: &RedisError) -> bool {
+    error.code() == Some("NOPERM") || is_unknown_command(error)
+}
+
+fn is_unknown_command(error: &RedisError) -> bool {
+    error.to_string().to_ascii_lowercase().contains("unknown command")
+}
+
+fn knows_no_hello(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::RESP3NotSupported || error.code() == Some("NOPROTO") || is_unknown_command(error)
+}
+
+/// What INFO tells, as far as it matters here.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Facts {
+    redis: Option<(u32, u32)>,
+    valkey: Option<(u32, u32)>,
+}
+
+impl Facts {
+    fn read(info: &Value) -> Self {
+        let text = match info {
+            Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
+            _ => return Self::default(),
+        };
+        let mut facts = Self::default();
+        for (field, value) in text.lines().filter_map(|line| line.split_once(':')) {
+            match field {
+                "redis_version" => facts.redis = version(value),
+                "valkey_version" => facts.valkey = version(value),
+                _ => {}
+            }
+        }
+        facts
+    }
+
+    fn abilities(&self) -> Abilities {
+        let at_least = |version: Option<(u32, u32)>, least| version.is_some_and(|version| version >= least);
+        let delete = if self.valkey.is_some() {
+            at_least(self.valkey, (9, 0)).then_some(NativeDelete::Delifeq)
+        } else {
+            at_least(self.redis, (8, 4)).then_some(NativeDelete::Delex)
+        };
+        // Every Valkey reports a Redis version of 7.2 or newer here.
+        Abilities { set_get: at_least(self.redis, (7, 0)), delete }
+    }
+}
+
+impl std::fmt::Display for Facts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.valkey, self.redis) {
+            (Some((major, minor)), _) => write!(f, "Valkey {major}.{minor}"),
+            (None, Some((major, minor))) => write!(f, "Redis {major}.{minor}"),
+            (None, None) => f.write_str("unknown version"),
+        }
+    }
+}
+
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.trim().split('.');
+    let major = parts.next()?.parse().ok()?;
+    let minor = parts.next().and_then(|minor| minor.parse().ok()).unwrap_or(0);
+    Some((major, minor))
+}
+
+/// An error of connecting, with a hint where the usual cause is known.
+fn describe(error: &RedisError, settings: &Settings) -> String {
+    let text = match error.code() {
+        Some(code) => {
+            let server = ServerError { code: code.into(), detail: error.detail().unwrap_or_default().into() };
+            server.message().to_string()
+        }
+        None => error.to_string(),
+    };
+    // A TLS server answers a plain greeting with an alert, or hangs up.
+    let confused = error.kind() == ErrorKind::Parse || error.is_connection_dropped();
+    let refused = error.is_connection_refusal();
+    if settings.address.is_plain_tcp() && confused && !refused {
+        return format!("{text} (does the port speak TLS? then the address begins with rediss://)");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(info: &str) -> Facts {
+        Facts::read(&Value::BulkString(info.as_bytes().to_vec()))
+    }
+
+    /// Which server can do what, by the versions that the servers report.
+    #[test]
+    fn abilities_follow_the_version() {
+        let cases = [
+            ("redis_version:6.2.14\r\n", false, None),
+            ("redis_version:7.0.15\r\n", true, None),
+            ("redis_version:8.2.1\r\n", true, None),
+            ("redis_version:8.4.0\r\n", true, Some(NativeDelete::Delex)),
+            ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.3\r\n", true, None),
+            ("redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n", true, Some(NativeDelete::Delifeq)),
+            ("", false, None),
+            ("redis_version:nonsense\r\n", false, None),
+        ];
+        for (info, set_get, delete) in cases {
+            assert_eq!(facts(info).abilities(), Abilities { set_get, delete }, "{info}");
+        }
+        assert_eq!(Facts::read(&Value::Int(3)), Facts::default());
+        assert_eq!(facts("redis_version:7.2.4\nvalkey_version:9.1.0").to_string(), "Valkey 9.1");
+    }
+}

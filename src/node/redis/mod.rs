@@ -1,0 +1,103 @@
+//! A Redis-compatible server as a node: one connection, kept up for ever.
+//!
+//! | file | what it knows |
+//! | --- | --- |
+//! | [`address`] | where the server is, and how to name it without secrets |
+//! | [`handshake`] | how a connection comes up, and what the server can do |
+//! | [`command`] | how an operation is put into commands, and what their answers mean |
+//! | [`session`] | the calls on one connection, in order, until it ends |
+//!
+//! This file is the life around them: connect, serve, pause, again. Reconnecting never makes callers wait: while there
+//! is no connection the door refuses at once.
+
+pub(crate) mod address;
+mod command;
+mod handshake;
+mod session;
+
+use std::time::Duration;
+
+use tokio::time::Instant as TokioInstant;
+use tokio_util::sync::CancellationToken;
+
+use self::address::Address;
+use self::session::{Ended, Session};
+use super::{Call, Desk};
+use crate::protocol::message::{NotSent, Reply, ServerMessage};
+use crate::runtime::clock::Clock;
+
+/// At most ten attempts a second per node, counted from start to start.
+const LEAST_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
+
+/// A node that is back is used within a second: this pause, and a round trip or two for the handshake.
+const MOST_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(300);
+
+/// How long a client that was dropped goes on writing what it admitted: the releases of its last guards.
+pub(crate) const LINGER: Duration = Duration::from_millis(500);
+
+/// The numbers of one node.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) address: Address,
+    /// For resolving, connecting and the handshake together.
+    pub(crate) connect_timeout: Duration,
+    /// From which the limits of silence follow.
+    pub(crate) reply_timeout: Duration,
+    /// Most calls inside at once: the connection's buffer must hold more, so that no call is ever parked.
+    pub(crate) backlog: usize,
+    /// The client's name, as `CLIENT LIST` shows it.
+    pub(crate) client_name: String,
+}
+
+/// Keeps a connection to the server and serves the desk over it, until the client is gone.
+pub(crate) async fn serve(mut desk: Desk, settings: Settings, clock: Clock, shutdown: CancellationToken) {
+    let mut last_trouble: Option<ServerMessage> = None;
+    loop {
+        let attempt = TokioInstant::now();
+        let connected = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            () = refuse_calls(&mut desk, &clock) => return,
+            connected = handshake::connect(&settings) => connected,
+        };
+        let trouble = match connected {
+            Ok(link) => {
+                tracing::info!(node = %desk.id(), address = %desk.address(), server = %link.server, "connected");
+                last_trouble = None;
+                let ended = Session::new(&mut desk, link, &settings, &clock).run(&shutdown).await;
+                match ended {
+                    Ended::ClientGone => return,
+                    Ended::ConnectionLost(trouble) => trouble,
+                }
+            }
+            Err(trouble) => trouble,
+        };
+        let trouble = settings.address.redact(&trouble);
+        // Said once per trouble, not once per attempt.
+        if last_trouble.as_ref() != Some(&trouble) {
+            tracing::warn!(node = %desk.id(), address = %desk.address(), %trouble, "no connection, trying again");
+            last_trouble = Some(trouble.clone());
+        }
+        desk.close(trouble);
+        let pause = rand::random_range(LEAST_BETWEEN_ATTEMPTS..MOST_BETWEEN_ATTEMPTS);
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            () = refuse_calls(&mut desk, &clock) => return,
+            () = tokio::time::sleep_until(attempt + pause) => {}
+        }
+    }
+}
+
+/// Answers calls that were admitted to a connection which ended before they were written. Returns when all callers
+/// are gone.
+async fn refuse_calls(desk: &mut Desk, clock: &Clock) {
+    while let Some(call) = desk.call().await {
+        refuse(call, clock);
+    }
+}
+
+/// Nothing of this call was written: its connection is not there any more.
+fn refuse(call: Call, clock: &Clock) {
+    call.finish(Reply::NotSent(NotSent::Down("connection lost".into())), clock.now());
+}

@@ -1,0 +1,298 @@
+//! The calls on one connection, in order, until it ends.
+//!
+//! One future, polled by the node's task alone: takes admitted calls, hands each to the connection with its first poll,
+//! and reads the answers in order. It owns every call until it is answered, so a caller may be gone long before.
+//!
+//! Facts about the `redis` crate that shape it (measured on 1.8.1):
+//!
+//! - A request is queued at its *first poll*, provided the connection's buffer has room: hence fewer calls inside than
+//!   the buffer holds, and one task that polls them in order of admission.
+//! - A request whose future is dropped before the connection took it is never sent: hence none is dropped.
+//! - With tokio's cooperation budget used up, a first poll queues nothing: hence [`tokio::task::unconstrained`].
+//! - A hung server never errors a connection: hence the limits of silence here.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use redis::{Cmd, RedisError, RedisResult, Value, cmd};
+use tokio::time::{Instant as TokioInstant, Sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::command::{self, Form, ServerError};
+use super::handshake::Link;
+use super::{LINGER, Settings, refuse};
+use crate::node::{Call, Desk};
+use crate::protocol::message::{ConnectionId, Reply, ServerMessage, Unknown};
+use crate::runtime::clock::Clock;
+
+/// Calls taken in one poll before answers are read and other tasks get their turn.
+const BATCH: usize = 128;
+
+/// An idle connection is asked this often whether it is still there.
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+
+/// The same where the protocol does not tell of a closed connection (RESP2).
+const PROBE_EVERY_RESP2: Duration = Duration::from_secs(1);
+
+/// Why a session ended.
+pub(super) enum Ended {
+    /// The connection is gone, or was given up.
+    ConnectionLost(ServerMessage),
+    /// There is nobody left to work for.
+    ClientGone,
+}
+
+/// The limits of silence.
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    /// An answer owed for longer makes the node suspect.
+    suspect: Duration,
+    /// An answer owed for longer ends the connection.
+    replace: Duration,
+}
+
+impl Silence {
+    /// Two reply timeouts are no hiccup any more; after four, and not under a second, the connection is given up, since
+    /// everything on it would wait for a server that may be gone.
+    fn after(reply_timeout: Duration) -> Self {
+        let suspect = reply_timeout.saturating_mul(2);
+        let replace = reply_timeout.saturating_mul(4).max(Duration::from_secs(1));
+        Self { suspect, replace }
+    }
+}
+
+type Answer = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
+
+/// One command on its way.
+struct InFlight {
+    answer: Answer,
+    since: TokioInstant,
+    work: Work,
+}
+
+enum Work {
+    Call { call: Call, form: Form },
+    /// Only there to be answered.
+    Probe,
+}
+
+/// One connection's calls. See the module.
+pub(super) struct Session<'a> {
+    desk: &'a mut Desk,
+    link: Link,
+    connection: ConnectionId,
+    clock: &'a Clock,
+    silence: Silence,
+    probe_every: Duration,
+    in_flight: VecDeque<InFlight>,
+    last_heard: TokioInstant,
+    suspect: bool,
+    tick: Pin<Box<Sleep>>,
+    /// When the tick should have come.
+    tick_due: TokioInstant,
+    /// Until when a client that is gone may finish what it admitted.
+    linger: Option<TokioInstant>,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(desk: &'a mut Desk, link: Link, settings: &Settings, clock: &'a Clock) -> Self {
+        let now = TokioInstant::now();
+        let connection = desk.open();
+        let probe_every = if link.tells_ending { PROBE_EVERY } else { PROBE_EVERY_RESP2 };
+        Self {
+            desk,
+            link,
+            connection,
+            clock,
+            silence: Silence::after(settings.reply_timeout),
+            probe_every,
+            in_flight: VecDeque::new(),
+            last_heard: now,
+            suspect: false,
+            tick: Box::pin(tokio::time::sleep_until(now)),
+            tick_due: now,
+            linger: None,
+        }
+    }
+
+    /// Serves the desk until the connection ends or the client is gone.
+    pub(super) async fn run(mut self, shutdown: &CancellationToken) -> Ended {
+        let mut cancelled = std::pin::pin!(shutdown.cancelled());
+        let serving = std::future::poll_fn(|cx| {
+            if self.linger.is_none() && cancelled.as_mut().poll(cx).is_ready() {
+                self.desk.shut();
+                self.linger = Some(TokioInstant::now() + LINGER);
+                // The tick may be far away: look at once.
+                self.tick_due = TokioInstant::now();
+                self.tick.as_mut().reset(self.tick_due);
+            }
+            self.poll(cx)
+        });
+        let ended = tokio::task::unconstrained(serving).await;
+        let trouble: ServerMessage = match &ended {
+            Ended::ConnectionLost(trouble) => trouble.clone(),
+            Ended::ClientGone => "client closed".into(),
+        };
+        // No caller may find the door open while the calls of this connection are being answered.
+        self.desk.close(trouble.clone());
+        let now = self.clock.now();
+        for InFlight { work, .. } in self.in_flight.drain(..) {
+            if let Work::Call { call, .. } = work {
+                call.finish(Reply::Unknown(Unknown::ConnectionLost(trouble.clone())), now);
+            }
+        }
+        ended
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        let (taken, callers_gone) = self.poll_calls(cx);
+        if let Poll::Ready(ended) = self.poll_answers(cx) {
+            return Poll::Ready(ended);
+        }
+        self.link.ending.waker.register(cx.waker());
+        if self.link.ending.ended.load(Ordering::SeqCst) {
+            return Poll::Ready(Ended::ConnectionLost("closed by the server".into()));
+        }
+        if let Poll::Ready(ended) = self.poll_tick(cx) {
+            return Poll::Ready(ended);
+        }
+        if (callers_gone || self.linger.is_some()) && self.in_flight.is_empty() && taken < BATCH {
+            return Poll::Ready(Ended::ClientGone);
+        }
+        if taken == BATCH {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    /// Takes admitted calls, a batch at most. Returns how many, and whether there will never be another.
+    fn poll_calls(&mut self, cx: &mut Context<'_>) -> (usize, bool) {
+        for taken in 0..BATCH {
+            match self.desk.poll_call(cx) {
+                Poll::Ready(Some(call)) if call.connection == self.connection => self.start_call(call, cx),
+                Poll::Ready(Some(stale)) => refuse(stale, self.clock),
+                Poll::Ready(None) => return (taken, true),
+                Poll::Pending => return (taken, false),
+            }
+        }
+        (BATCH, false)
+    }
+
+    fn start_call(&mut self, call: Call, cx: &mut Context<'_>) {
+        let Some(request) = call.request() else { return };
+        let form = command::form(&request.operation, self.link.abilities);
+        let command = command::encode(&request.operation, form);
+        self.start(command, Work::Call { call, form }, cx);
+    }
+
+    /// Hands a command to the connection.
+    fn start(&mut self, command: Cmd, work: Work, cx: &mut Context<'_>) {
+        let mut connection = self.link.connection.clone();
+        let mut answer: Answer = Box::pin(async move { connection.send_packed_command(&command).await });
+        let since = TokioInstant::now();
+        match answer.as_mut().poll(cx) {
+            // Only a dead connection answers at once; the end of the session follows.
+            Poll::Ready(result) => answer = Box::pin(std::future::ready(result)),
+            Poll::Pending => {}
+        }
+        self.in_flight.push_back(InFlight { answer, since, work });
+    }
+
+    /// Reads answers: those of one connection come in order, so only the first in line is asked.
+    fn poll_answers(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        while let Some(first) = self.in_flight.front_mut() {
+            let Poll::Ready(answer) = first.answer.as_mut().poll(cx) else { break };
+            let Some(InFlight { work, .. }) = self.in_flight.pop_front() else { break };
+            match read(answer) {
+                Ok(answer) => {
+                    self.last_heard = TokioInstant::now();
+                    self.answered(work, answer, cx);
+                }
+                Err(error) => {
+                    let trouble: ServerMessage = error.to_string().into();
+                    if let Work::Call { call, .. } = work {
+                        call.finish(Reply::Unknown(Unknown::ConnectionLost(trouble.clone())), self.clock.now());
+                    }
+                    return Poll::Ready(Ended::ConnectionLost(trouble));
+                }
+            }
+        }
+        Poll::Pending
+    }
+
+    fn answered(&mut self, work: Work, answer: Result<Value, ServerError>, cx: &mut Context<'_>) {
+        if self.suspect {
+            self.suspect = false;
+            self.desk.set_suspect(false);
+        }
+        let Work::Call { call, form } = work else { return };
+        let Some(request) = call.request() else { return };
+        let operation = &request.operation;
+        let reply = match answer {
+            Ok(value) => command::decode(form, operation.owner(), &value),
+            Err(error) => {
+                // Behind its own release, nothing that creates a key may be sent in a second form (rule 2).
+                let may_repeat = !(operation.creates() && request.mailbox.is_over());
+                let other = command::other_form(form, &error, &mut self.link.abilities);
+                if let Some(form) = other.filter(|_| may_repeat) {
+                    let command = command::encode(operation, form);
+                    return self.start(command, Work::Call { call, form }, cx);
+                }
+                command::decode_error(form, &error)
+            }
+        };
+        tracing::trace!(node = %self.desk.id(), operation = operation.name(), ?reply, "answered");
+        call.finish(reply, self.clock.now());
+    }
+
+    /// Looks now and then at how long the first in line has been waiting, and asks a connection that is idle.
+    fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        while self.tick.as_mut().poll(cx).is_ready() {
+            let now = TokioInstant::now();
+            if self.linger.is_some_and(|until| until <= now) {
+                return Poll::Ready(Ended::ClientGone);
+            }
+            // A tick that comes very late says that this process stood still, not the server: its answers may be there,
+            // unread. They get until the next tick.
+            let slept = now.duration_since(self.tick_due) >= self.silence.suspect / 2;
+            let owed = self.in_flight.front().map(|first| now.duration_since(first.since.max(self.last_heard)));
+            match owed {
+                Some(_) if slept => {}
+                Some(owed) if owed >= self.silence.replace => {
+                    let trouble = format!("no answer for {owed:.1?}, connection given up");
+                    return Poll::Ready(Ended::ConnectionLost(trouble.into()));
+                }
+                Some(owed) if owed >= self.silence.suspect && !self.suspect => {
+                    self.suspect = true;
+                    self.desk.set_suspect(true);
+                }
+                None if now.duration_since(self.last_heard) >= self.probe_every => {
+                    self.start(cmd("PING"), Work::Probe, cx);
+                }
+                _ => {}
+            }
+            let next = self.silence.suspect / 4;
+            let next = next.clamp(Duration::from_millis(5), Duration::from_millis(250));
+            self.tick_due = now + next;
+            self.tick.as_mut().reset(self.tick_due);
+        }
+        Poll::Pending
+    }
+}
+
+/// An answer of the server's, an error of the server's, or the end of the connection.
+fn read(answer: RedisResult<Value>) -> Result<Result<Value, ServerError>, RedisError> {
+    let error = match answer.and_then(Value::extract_error) {
+        Ok(value) => return Ok(Ok(value)),
+        Err(error) => error,
+    };
+    match error.code() {
+        Some(code) => {
+            Ok(Err(ServerError { code: code.to_owned(), detail: error.detail().unwrap_or_default().to_owned() }))
+        }
+        None => Err(error),
+    }
+}

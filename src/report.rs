@@ -1,0 +1,161 @@
+//! What each node answered in a round, and when: for people, and for code that decides by it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::node::Node;
+use crate::protocol::message::{Holder, HolderValue, Reply};
+use crate::protocol::round::{Round, Vote};
+
+/// The votes of one round. `Display` is one line that a person understands:
+///
+/// ```text
+/// 1 of 2 needed: n1 127.0.0.1:7101 granted in 0.4ms; n2 127.0.0.1:7102 no answer within 50ms; …
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    needed: usize,
+    nodes: Arc<[NodeReport]>,
+}
+
+/// One node's part in a round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeReport {
+    /// Where the node is, without credentials.
+    pub address: Arc<str>,
+    /// What it answered.
+    pub outcome: Outcome,
+    /// When its answer was there, counted from the start of the round; for a node that was not asked or is still being
+    /// waited for, when that was noted.
+    pub elapsed: Duration,
+}
+
+/// How a request ended on one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The node did what was asked: set, extended or deleted.
+    Granted,
+    /// The key carries another value: the holder's, where the server told.
+    Held {
+        /// The value found: this client's owners as 32 hex digits cut to 16, others as they are, cut to 64 bytes.
+        holder: Option<String>,
+        /// What is left of the key's life, where the server told.
+        remaining: Option<Duration>,
+    },
+    /// There is no such key, or it is another's (release and extend).
+    NotOurs,
+    /// The server refused before executing anything: its error.
+    Refused(String),
+    /// Nothing was sent: why.
+    NotSent(String),
+    /// Sent, but whether it was executed is not known: why.
+    Unknown(String),
+    /// Not answered yet when the round was decided; nobody had to wait for it.
+    Pending,
+}
+
+impl Report {
+    pub(crate) fn new(round: &Round, nodes: &[Node]) -> Self {
+        let nodes = round.votes().iter().zip(nodes).map(|(vote, node)| NodeReport::new(vote, node));
+        Self { needed: round.quorum().needed(), nodes: nodes.collect() }
+    }
+
+    /// How many nodes granted.
+    pub fn granted(&self) -> usize {
+        self.nodes.iter().filter(|node| node.outcome == Outcome::Granted).count()
+    }
+
+    /// How many grants decide: the majority of all configured nodes.
+    pub fn needed(&self) -> usize {
+        self.needed
+    }
+
+    /// Each node's part, in the configured order.
+    pub fn nodes(&self) -> &[NodeReport] {
+        &self.nodes
+    }
+
+    fn count(&self, counts: impl Fn(&Outcome) -> bool) -> usize {
+        self.nodes.iter().filter(|node| counts(&node.outcome)).count()
+    }
+}
+
+impl NodeReport {
+    fn new(vote: &Vote, node: &Node) -> Self {
+        let outcome = vote.reply.as_ref().map_or(Outcome::Pending, Outcome::new);
+        Self { address: node.address().clone(), outcome, elapsed: vote.elapsed }
+    }
+}
+
+impl Outcome {
+    fn new(reply: &Reply) -> Self {
+        match reply {
+            Reply::Granted => Self::Granted,
+            Reply::Held(Holder { value, remaining }) => {
+                let holder = (*value != HolderValue::Unnamed).then(|| value.to_string());
+                Self::Held { holder, remaining: *remaining }
+            }
+            Reply::Absent | Reply::NotOurs => Self::NotOurs,
+            Reply::Refused(message) => Self::Refused(message.to_string()),
+            Reply::NotSent(reason) => Self::NotSent(reason.to_string()),
+            Reply::Unknown(reason) => Self::Unknown(reason.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} granted", self.granted())?;
+        let kinds = [
+            ("held", self.count(|outcome| matches!(outcome, Outcome::Held { .. }))),
+            ("not ours", self.count(|outcome| matches!(outcome, Outcome::NotOurs))),
+            ("refused", self.count(|outcome| matches!(outcome, Outcome::Refused(_)))),
+            ("not asked", self.count(|outcome| matches!(outcome, Outcome::NotSent(_)))),
+            ("unknown", self.count(|outcome| matches!(outcome, Outcome::Unknown(_)))),
+            ("pending", self.count(|outcome| matches!(outcome, Outcome::Pending))),
+        ];
+        for (kind, count) in kinds.into_iter().filter(|(_, count)| *count > 0) {
+            write!(f, ", {count} {kind}")?;
+        }
+        write!(f, " of {} nodes, {} needed (", self.nodes.len(), self.needed)?;
+        for (index, node) in self.nodes.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}n{} {node}", index + 1)?;
+        }
+        f.write_str(")")
+    }
+}
+
+impl fmt::Display for NodeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, outcome, elapsed } = self;
+        match outcome {
+            Outcome::Granted | Outcome::NotOurs | Outcome::Held { .. } => {
+                write!(f, "{address} {outcome} in {elapsed:.1?}")
+            }
+            Outcome::Refused(_) | Outcome::NotSent(_) | Outcome::Unknown(_) | Outcome::Pending => {
+                write!(f, "{address} {outcome}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Granted => f.write_str("granted"),
+            Self::Held { holder, remaining } => {
+                write!(f, "held by {}", holder.as_deref().unwrap_or("another"))?;
+                remaining.map_or(Ok(()), |left| write!(f, " for another {left:.1?}"))
+            }
+            Self::NotOurs => f.write_str("not ours"),
+            Self::Refused(message) => write!(f, "refused: {message}"),
+            Self::NotSent(reason) => f.write_str(reason),
+            Self::Unknown(reason) => f.write_str(reason),
+            Self::Pending => f.write_str("not waited for"),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What time it is, and waiting for a moment: always both from the same clock.
+//!
+//! | clock | now | sleeping |
+//! | --- | --- | --- |
+//! | System | Linux: `CLOCK_BOOTTIME`, which goes on while the machine is suspended; other Unix: `CLOCK_MONOTONIC`, which does so on macOS; elsewhere: `std::time::Instant` | tokio's timer, looking again at the clock at least every 250 ms |
+//! | Tokio | tokio's clock | tokio's timer; for tests with a paused clock |
+//! | Manual | what the test says | until the test says so |
+//!
+//! Never the wall clock, which administrators and NTP step (rule 1).
+
+use std::time::Duration;
+
+use crate::protocol::time::Instant;
+
+/// How long a sleep on the system clock may rely on tokio's timer alone, which stands still in suspend.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// One client's clock.
+#[derive(Clone, Debug)]
+pub(crate) enum Clock {
+    /// The machine's steady clock, suspend included where the platform has such a clock.
+    System,
+    /// Tokio's clock, counted from this moment.
+    #[cfg_attr(not(feature = "testing"), allow(dead_code, reason = "chosen by the testing builder only"))]
+    Tokio(tokio::time::Instant),
+    /// A clock that a test moves by hand.
+    #[cfg(feature = "testing")]
+    Manual(ManualClock),
+}
+
+impl Clock {
+    /// Now.
+    pub(crate) fn now(&self) -> Instant {
+        match self {
+            Self::System => system_now(),
+            // Tokio's clock may be read outside a runtime; one second ahead of the origin, so that "before" has room.
+            Self::Tokio(origin) => Instant::from_nanos(1_000_000_000).after(origin.elapsed()),
+            #[cfg(feature = "testing")]
+            Self::Manual(manual) => manual.now(),
+        }
+    }
+
+    /// Waits until `deadline`. Late by a few milliseconds, as timers are; never early. Dropping it waits no longer.
+    pub(crate) async fn sleep_until(&self, deadline: Instant) {
+        loop {
+            let left = deadline.since(self.now());
+            if left.is_zero() {
+                return;
+            }
+            match self {
+                Self::System => tokio::time::sleep(left.min(LOOK_AGAIN)).await,
+                Self::Tokio(_) => tokio::time::sleep(left).await,
+                #[cfg(feature = "testing")]
+                Self::Manual(manual) => manual.reached(deadline).await,
+            }
+        }
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn system_now() -> Instant {
+    unix_now(rustix::time::ClockId::Boottime)
+}
+
+#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
+fn system_now() -> Instant {
+    unix_now(rustix::time::ClockId::Monotonic)
+}
+
+#[cfg(unix)]
+fn unix_now(clock: rustix::time::ClockId) -> Instant {
+    let time = rustix::time::clock_gettime(clock);
+    let nanos = (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64);
+    Instant::from_nanos(nanos)
+}
+
+#[cfg(not(unix))]
+fn system_now() -> Instant {
+    use std::sync::LazyLock;
+    static ORIGIN: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
+    Instant::from_nanos(1_000_000_000).after(ORIGIN.elapsed())
+}
+
+/// A clock that stands still until a test moves it: for suspend, steps and exact deadlines.
+#[cfg(feature = "testing")]
+#[derive(Clone, Debug)]
+pub struct ManualClock {
+    now: std::sync::Arc<tokio::sync::watch::Sender<Instant>>,
+}
+
+#[cfg(feature = "testing")]
+impl ManualClock {
+    /// A clock that shows one hour after its origin.
+    pub fn new() -> Self {
+        let start = Instant::from_nanos(3_600_000_000_000);
+        Self { now: std::sync::Arc::new(tokio::sync::watch::Sender::new(start)) }
+    }
+
+    /// Moves the clock forward, as time does, and as a machine that wakes from suspend sees it. Everything that waits
+    /// for a moment up to then goes on.
+    pub fn advance(&self, by: Duration) {
+        self.now.send_modify(|now| *now = now.after(by));
+    }
+
+    fn now(&self) -> Instant {
+        *self.now.borrow()
+    }
+
+    async fn reached(&self, deadline: Instant) {
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = self.now.subscribe().wait_for(|now| *now >= deadline).await;
+    }
+}
+
+#[cfg(feature = "testing")]
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}

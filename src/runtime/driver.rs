@@ -1,0 +1,116 @@
+//! Carries one lease's messages between the protocol and the nodes.
+//!
+//! A driver has one owner at a time and moves: acquire future, then guard. It decides nothing. Dropping it at any await
+//! releases what was set: that one `Drop` is all of cancel safety, because the nodes own every call they admitted, and
+//! the debts that travel with the releases outlive everybody.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::clock::Clock;
+use crate::node::{Delivery, Mailbox, Node, Request};
+use crate::protocol::lease::{CallId, Event, Lease};
+use crate::protocol::message::Operation;
+
+/// A lease and its calls in flight.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    lease: Lease,
+    mailbox: Arc<Mailbox>,
+    nodes: Arc<[Node]>,
+    clock: Clock,
+}
+
+impl Driver {
+    /// Starts what the lease wants started.
+    pub(crate) fn start(lease: Lease, nodes: Arc<[Node]>, clock: Clock) -> Self {
+        let mut driver = Self { lease, mailbox: Mailbox::new(), nodes, clock };
+        driver.pump();
+        driver
+    }
+
+    /// The lease, to look at.
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// Changes the lease and starts what follows.
+    pub(crate) fn mutate(&mut self, change: impl FnOnce(&mut Lease, &Clock)) {
+        change(&mut self.lease, &self.clock);
+        self.pump();
+    }
+
+    /// Waits for what happens to the lease next.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropping the future loses nothing: the calls go on, and a later `event` takes up their answers.
+    pub(crate) async fn event(&mut self) -> Event {
+        loop {
+            self.take_answers();
+            if let Some(event) = self.lease.poll_event() {
+                return event;
+            }
+            let Some(deadline) = self.lease.poll_timeout() else {
+                // Nothing is under way that could bring an event; only answers that change the report.
+                let deliveries = poll_fn(|cx| self.mailbox.poll_take(cx)).await;
+                self.handle(deliveries);
+                continue;
+            };
+            let clock = self.clock.clone();
+            let mut timeout = pin!(clock.sleep_until(deadline));
+            // The timer is made once per deadline, not once per answer.
+            while self.lease.poll_timeout() == Some(deadline) {
+                tokio::select! {
+                    biased;
+                    deliveries = poll_fn(|cx| self.mailbox.poll_take(cx)) => self.handle(deliveries),
+                    () = &mut timeout => self.mutate(|lease, clock| lease.handle_timeout(clock.now())),
+                }
+            }
+        }
+    }
+
+    /// Takes in what has been answered, without waiting.
+    pub(crate) fn take_answers(&mut self) {
+        let deliveries = self.mailbox.take();
+        self.handle(deliveries);
+    }
+
+    fn handle(&mut self, deliveries: SmallVec<[Delivery; 4]>) {
+        for delivery in deliveries {
+            let Delivery { node, call, creates, connection, reply, at } = delivery;
+            tracing::debug!(%node, key = %self.lease.key(), ?reply, at = ?at, "vote");
+            // The moment of reading, not of arrival: validity is checked after the last needed reply was read (rule 1).
+            self.lease.handle_reply(node, CallId(call as u32), creates, connection, reply, self.clock.now());
+            self.pump();
+        }
+    }
+
+    /// Hands the nodes everything that the lease wants sent.
+    fn pump(&mut self) {
+        while let Some(send) = self.lease.poll_send() {
+            if matches!(send.operation, Operation::Release { .. }) {
+                self.mailbox.end();
+            }
+            let Some(node) = self.nodes.get(send.node.index()) else { continue };
+            let request = Request {
+                operation: send.operation,
+                debt: send.debt,
+                mailbox: self.mailbox.clone(),
+                call: u64::from(send.call.0),
+            };
+            let admitted = node.send(request);
+            self.lease.handle_sent(send.node, send.call, admitted, self.clock.now());
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.take_answers();
+        self.mutate(|lease, clock| lease.abandon(clock.now()));
+    }
+}

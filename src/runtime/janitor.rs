@@ -1,0 +1,106 @@
+//! The task that settles debts: it repeats compare-and-deletes whose outcome is open, until an answer or the key's
+//! expiry settles them. One per client; asleep while nothing is owed.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::clock::Clock;
+use crate::node::{Mailbox, Node, Request};
+use crate::protocol::debt::{Debt, DebtId, Ledger, Settled};
+use crate::protocol::message::{ConnectionId, Reply};
+use crate::protocol::quorum::NodeId;
+use crate::protocol::time::Instant;
+
+/// What the nodes tell the janitor.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// A release was not settled by its answer, or could not be sent.
+    Owed(Debt),
+    /// A node takes work again.
+    Usable(NodeId),
+}
+
+/// The debts as others see them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Balance {
+    pub(crate) open: usize,
+    pub(crate) settled: Settled,
+}
+
+/// Settles debts until the client is gone. What is open then is left to the TTL.
+pub(crate) async fn run(
+    nodes: Arc<[Node]>,
+    mut notices: mpsc::UnboundedReceiver<Notice>,
+    clock: Clock,
+    shutdown: CancellationToken,
+    balance: watch::Sender<Balance>,
+) {
+    let mut ledger = Ledger::default();
+    let mailbox = Mailbox::new();
+    loop {
+        // All that has happened first, so that one look at the ledger serves for it.
+        while let Ok(notice) = notices.try_recv() {
+            take(&mut ledger, notice, clock.now());
+        }
+        for answer in mailbox.take() {
+            ledger.handle_reply(DebtId(answer.call), answer.connection, &answer.reply, clock.now());
+        }
+        settle(&mut ledger, &nodes, &mailbox, clock.now());
+        publish(&balance, &ledger);
+
+        let wake = ledger.poll_timeout().unwrap_or(Instant::FAR_FUTURE);
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            answers = std::future::poll_fn(|cx| mailbox.poll_take(cx)) => {
+                for answer in answers {
+                    ledger.handle_reply(DebtId(answer.call), answer.connection, &answer.reply, clock.now());
+                }
+            }
+            notice = notices.recv() => match notice {
+                Some(notice) => take(&mut ledger, notice, clock.now()),
+                None => return,
+            },
+            () = clock.sleep_until(wake), if wake != Instant::FAR_FUTURE => {}
+        }
+    }
+}
+
+fn take(ledger: &mut Ledger, notice: Notice, now: Instant) {
+    match notice {
+        Notice::Owed(debt) => {
+            tracing::debug!(node = %debt.node, key = %debt.key, owner = %debt.owner, "outcome open, to be settled");
+            ledger.owe(debt, now);
+        }
+        Notice::Usable(node) => ledger.handle_usable(node, now),
+    }
+}
+
+fn settle(ledger: &mut Ledger, nodes: &[Node], mailbox: &Arc<Mailbox>, now: Instant) {
+    while let Some(settlement) = ledger.poll_send(now) {
+        let Some(node) = nodes.get(settlement.node.index()) else { continue };
+        let request = Request {
+            operation: settlement.operation,
+            debt: None,
+            mailbox: mailbox.clone(),
+            call: settlement.debt.0,
+        };
+        if let Err(reason) = node.send(request) {
+            ledger.handle_reply(settlement.debt, ConnectionId::default(), &Reply::NotSent(reason), now);
+        }
+    }
+}
+
+fn publish(balance: &watch::Sender<Balance>, ledger: &Ledger) {
+    let current = Balance { open: ledger.open(), settled: ledger.settled() };
+    balance.send_if_modified(|before| {
+        let changed = *before != current;
+        if current.settled.dropped > before.settled.dropped {
+            tracing::warn!(dropped = current.settled.dropped, "too many open outcomes, some are left to their TTL");
+        }
+        *before = current;
+        changed
+    });
+}

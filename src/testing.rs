@@ -1,0 +1,154 @@
+//! Nodes in memory, with faults at the flick of a switch, for testing code that uses locks. Needs no server.
+//!
+//! Everything above the sockets is the real thing: the same client, guards, timeouts, debts. Time is tokio's, so that
+//! `#[tokio::test(start_paused = true)]` runs a test of minutes in milliseconds; or a [`ManualClock`].
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use redquorum::testing::MemoryCluster;
+//!
+//! let cluster = MemoryCluster::new(3);
+//! let redlock = cluster.builder().build().await?;
+//!
+//! cluster.node(0).hang();
+//! let guard = redlock.try_acquire("order:1").await?;
+//! assert!(cluster.node(1).holder("order:1").is_some());
+//!
+//! guard.release().await?;
+//! assert_eq!(cluster.node(1).holder("order:1"), None);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::builder::{NodeAddress, RedlockBuilder};
+use crate::node::memory::Server;
+use crate::protocol::message::Key;
+use crate::runtime::clock::Clock;
+
+pub use crate::runtime::clock::ManualClock;
+
+/// A set of independent nodes in memory. Clients built from one cluster contend for the same locks.
+#[derive(Clone, Debug)]
+pub struct MemoryCluster {
+    nodes: Arc<[MemoryNode]>,
+    clock: Clock,
+}
+
+/// One node in memory, and its faults.
+#[derive(Clone)]
+pub struct MemoryNode {
+    server: Arc<Server>,
+}
+
+impl MemoryCluster {
+    /// `count` nodes on tokio's clock.
+    pub fn new(count: usize) -> Self {
+        Self::on(count, Clock::Tokio(tokio::time::Instant::now()))
+    }
+
+    /// `count` nodes on a clock that the test moves by hand: nodes, clients and timeouts all wait for it.
+    pub fn with_clock(count: usize, clock: ManualClock) -> Self {
+        Self::on(count, Clock::Manual(clock))
+    }
+
+    fn on(count: usize, clock: Clock) -> Self {
+        let node = |index| MemoryNode { server: Server::new(format!("memory-{}", index + 1), clock.clone()) };
+        Self { nodes: (0..count).map(node).collect(), clock }
+    }
+
+    /// A builder of a client of these nodes, on their clock.
+    pub fn builder(&self) -> RedlockBuilder {
+        let addresses = self.nodes.iter().map(|node| NodeAddress::memory(node.server.clone()));
+        RedlockBuilder::new().clock(self.clock.clone()).nodes(addresses)
+    }
+
+    /// The node at `index`, counted from 0.
+    ///
+    /// # Panics
+    ///
+    /// Where there is no such node, as with a slice: this is for tests.
+    pub fn node(&self, index: usize) -> &MemoryNode {
+        &self.nodes[index]
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> &[MemoryNode] {
+        &self.nodes
+    }
+}
+
+impl MemoryNode {
+    /// Executes nothing from now on, with connections left open, like a stopped process. What is sent meanwhile is
+    /// executed when it goes on, even if nobody waits for it any more.
+    pub fn hang(&self) {
+        self.server.switch(|faults| faults.hung = true);
+    }
+
+    /// Executes everything from now on and answers nothing.
+    pub fn lose_replies(&self) {
+        self.server.switch(|faults| faults.loses_replies = true);
+    }
+
+    /// Resets all connections and takes none from now on. The keys stay.
+    pub fn crash(&self) {
+        self.server.switch(|faults| faults.crashed = true);
+    }
+
+    /// Takes this long for each call from now on.
+    pub fn delay(&self, delay: Duration) {
+        self.server.switch(|faults| faults.delay = delay);
+    }
+
+    /// Ends all faults.
+    pub fn heal(&self) {
+        self.server.switch(|faults| *faults = Default::default());
+    }
+
+    /// Forgets all keys, as a restart without persistence does.
+    pub fn wipe(&self) {
+        self.server.with_store(|store, _| store.wipe());
+    }
+
+    /// Forgets one key, as an eviction does. Returns whether it was there.
+    pub fn forget(&self, key: impl AsRef<[u8]>) -> bool {
+        self.server.with_store(|store, _| store.remove(&Key::new(key.as_ref())))
+    }
+
+    /// Sets a key to another client's value, with or without an expiry.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: &[u8], ttl: Option<Duration>) {
+        self.server.with_store(|store, now| store.put_foreign(&Key::new(key.as_ref()), value, ttl, now));
+    }
+
+    /// The value under a key, as reports show it; `None` where there is no such key.
+    pub fn holder(&self, key: impl AsRef<[u8]>) -> Option<String> {
+        let holder = self.server.with_store(|store, now| store.holder(&Key::new(key.as_ref()), now));
+        holder.map(|holder| holder.value.to_string())
+    }
+
+    /// What is left of a key's life; `None` where there is no such key, or where it never expires.
+    pub fn remaining(&self, key: impl AsRef<[u8]>) -> Option<Duration> {
+        self.server.with_store(|store, now| store.holder(&Key::new(key.as_ref()), now))?.remaining
+    }
+
+    /// All keys there are.
+    pub fn keys(&self) -> Vec<Vec<u8>> {
+        let keys = self.server.with_store(|store, now| store.keys(now));
+        keys.iter().map(|key| key.as_bytes().to_vec()).collect()
+    }
+
+    /// How many operations the node has executed.
+    pub fn executed(&self) -> u64 {
+        self.server.executed()
+    }
+}
+
+impl fmt::Debug for MemoryNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.server, f)
+    }
+}
