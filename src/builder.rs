@@ -35,14 +35,14 @@ pub struct NodeAddress(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Redis(Address),
+    Redis(Box<Address>),
     #[cfg(feature = "testing")]
     Memory(Arc<crate::node::memory::Server>),
 }
 
 impl IntoNode for &str {
     fn into_node(self) -> Result<NodeAddress, BuildError> {
-        Address::parse(self).map(|address| NodeAddress(Kind::Redis(address)))
+        Address::parse(self).map(|address| NodeAddress(Kind::Redis(Box::new(address))))
     }
 }
 
@@ -60,7 +60,7 @@ impl IntoNode for &String {
 
 impl IntoNode for redis::ConnectionInfo {
     fn into_node(self) -> Result<NodeAddress, BuildError> {
-        Address::new(self).map(|address| NodeAddress(Kind::Redis(address)))
+        Address::new(self).map(|address| NodeAddress(Kind::Redis(Box::new(address))))
     }
 }
 
@@ -259,7 +259,13 @@ impl NodeAddress {
 }
 
 /// Starts the tasks of a client: one per node, and the janitor.
-fn start(nodes: Vec<NodeAddress>, quorum: Quorum, config: Config, clock: Clock, client_name: &str) -> Arc<Shared> {
+fn start(
+    nodes: Vec<NodeAddress>,
+    quorum: Quorum,
+    config: Config,
+    clock: Clock,
+    client_name: &str,
+) -> Arc<Shared> {
     let shutdown = CancellationToken::new();
     let (notices, from_nodes) = mpsc::unbounded_channel();
     let limits = Limits { backlog: BACKLOG };
@@ -297,7 +303,7 @@ fn spawn_node(
     match address.0 {
         Kind::Redis(address) => {
             let settings = Settings {
-                address,
+                address: *address,
                 connect_timeout: config.connect_timeout,
                 reply_timeout,
                 backlog: BACKLOG,

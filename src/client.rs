@@ -160,7 +160,10 @@ impl Redlock {
 impl fmt::Debug for Redlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: Vec<_> = self.shared.nodes.iter().map(Node::address).collect();
-        f.debug_struct("Redlock").field("nodes", &nodes).field("closed", &self.shared.closing.is_cancelled()).finish()
+        f.debug_struct("Redlock")
+            .field("nodes", &nodes)
+            .field("closed", &self.shared.closing.is_cancelled())
+            .finish()
     }
 }
 

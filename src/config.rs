@@ -122,7 +122,13 @@ impl Config {
         let derived = self.reply_timeout(ttl).min(left);
         let reply_timeout = self.reply_timeout.unwrap_or(derived);
         if reply_timeout > left {
-            return Err(InvalidRequest::ReplyTimeoutTooLong { reply_timeout, ttl, allowance, min_validity, left });
+            return Err(InvalidRequest::ReplyTimeoutTooLong {
+                reply_timeout,
+                ttl,
+                allowance,
+                min_validity,
+                left,
+            });
         }
         Ok(Terms { quorum, ttl: checked, drift: self.drift, min_validity, reply_timeout })
     }

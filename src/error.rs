@@ -107,7 +107,9 @@ pub enum InvalidRequest {
         ttl: Duration,
     },
     /// The drift allowance would use up the whole TTL.
-    #[error("the TTL {ttl:?} is no longer than its drift allowance {allowance:?}: nothing would be left of it")]
+    #[error(
+        "the TTL {ttl:?} is no longer than its drift allowance {allowance:?}: nothing would be left of it"
+    )]
     TtlWithinDrift {
         /// The TTL given.
         ttl: Duration,
@@ -115,7 +117,9 @@ pub enum InvalidRequest {
         allowance: Duration,
     },
     /// The TTL is longer than the client allows.
-    #[error("the TTL {ttl:?} is above the allowed maximum {maximum:?} (raise it with `max_ttl` on the builder)")]
+    #[error(
+        "the TTL {ttl:?} is above the allowed maximum {maximum:?} (raise it with `max_ttl` on the builder)"
+    )]
     TtlTooLong {
         /// The TTL given.
         ttl: Duration,
@@ -146,7 +150,9 @@ pub enum InvalidRequest {
         name: &'static str,
     },
     /// The minimum validity can never be reached.
-    #[error("the minimum validity {min_validity:?} is more than a TTL of {ttl:?} leaves after drift ({most:?})")]
+    #[error(
+        "the minimum validity {min_validity:?} is more than a TTL of {ttl:?} leaves after drift ({most:?})"
+    )]
     MinValidityTooLong {
         /// The minimum validity given.
         min_validity: Duration,
@@ -235,9 +241,9 @@ impl AcquireError {
     /// What each node answered, at the last attempt where there were several.
     pub fn report(&self) -> Option<&Report> {
         match self {
-            Self::Held { report, .. } | Self::NoQuorum { report, .. } | Self::ValidityExhausted { report, .. } => {
-                Some(report)
-            }
+            Self::Held { report, .. }
+            | Self::NoQuorum { report, .. }
+            | Self::ValidityExhausted { report, .. } => Some(report),
             Self::WaitOver { last, .. } => last.report(),
             Self::Closed | Self::Invalid(_) | Self::NoRandomness(_) => None,
         }
@@ -314,7 +320,9 @@ impl ReleaseError {
     /// What each node answered.
     pub fn report(&self) -> &Report {
         match self {
-            Self::Expired { report, .. } | Self::TakenOver { report, .. } | Self::Unconfirmed { report, .. } => report,
+            Self::Expired { report, .. }
+            | Self::TakenOver { report, .. }
+            | Self::Unconfirmed { report, .. } => report,
         }
     }
 }

@@ -249,7 +249,8 @@ impl Session<'_> {
     fn wake(&self, now: Instant) -> Instant {
         let Some(first) = self.waiting.front() else { return Instant::FAR_FUTURE };
         let delay = self.server.faults().delay;
-        let execution = self.waiting.iter().find(|waiting| !waiting.executed).map(|next| next.since.after(delay));
+        let execution =
+            self.waiting.iter().find(|waiting| !waiting.executed).map(|next| next.since.after(delay));
         let limits = [first.since.after(self.suspect), first.since.after(self.replace)];
         let moments = execution.into_iter().chain(limits).filter(|moment| *moment > now);
         moments.min().unwrap_or(Instant::FAR_FUTURE)

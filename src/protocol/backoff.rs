@@ -62,7 +62,7 @@ impl Backoff {
 
 /// A duration below `upper`, as `random` is below 2⁶⁴.
 fn fraction(upper: Duration, random: u64) -> Duration {
-    let nanos = upper.as_nanos().min(u128::from(u64::MAX)) * u128::from(random) >> 64;
+    let nanos = (upper.as_nanos().min(u128::from(u64::MAX)) * u128::from(random)) >> 64;
     Duration::from_nanos(nanos as u64)
 }
 

@@ -397,7 +397,8 @@ mod tests {
 
     #[test]
     fn refused_or_held_set_leaves_no_doubt() {
-        for reply in [Reply::Held(Holder::UNNAMED), Reply::Refused("OOM".into()), Reply::NotSent(NotSent::Suspect)]
+        for reply in
+            [Reply::Held(Holder::UNNAMED), Reply::Refused("OOM".into()), Reply::NotSent(NotSent::Suspect)]
         {
             let mut doubt = unanswered_set();
             doubt.answered(C1, &reply);

@@ -324,7 +324,9 @@ mod tests {
 
         assert_eq!(&hex, b"00ff1a030405060708090a0b0c0d0ef0");
         assert_eq!(Owner::from_hex(&hex), Some(owner));
-        for other in [&b"00FF1A030405060708090A0B0C0D0EF0"[..], b"", b"00ff", b"00ff1a030405060708090a0b0c0d0ef00"] {
+        for other in
+            [&b"00FF1A030405060708090A0B0C0D0EF0"[..], b"", b"00ff", b"00ff1a030405060708090a0b0c0d0ef00"]
+        {
             assert_eq!(Owner::from_hex(other), None);
         }
     }

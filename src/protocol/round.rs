@@ -158,9 +158,7 @@ impl Round {
         });
         values.find(|value| {
             let same = self.count(|reply| match reply {
-                Some(Reply::Held(holder)) => {
-                    holder.value == **value || holder.value == HolderValue::Unnamed
-                }
+                Some(Reply::Held(holder)) => holder.value == **value || holder.value == HolderValue::Unnamed,
                 _ => false,
             });
             same + silent >= needed

@@ -52,7 +52,7 @@ impl Ttl {
         if millis > (i64::MAX / 2) as u64 {
             return Err(TtlError::AboveMaximum { maximum: Duration::from_millis((i64::MAX / 2) as u64) });
         }
-        if ttl.subsec_nanos() % 1_000_000 != 0 {
+        if !ttl.subsec_nanos().is_multiple_of(1_000_000) {
             return Err(TtlError::NotWholeMillis);
         }
         let checked = Self(millis);

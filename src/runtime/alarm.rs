@@ -81,7 +81,9 @@ mod boot {
     impl BootAlarm {
         /// Waits until `at`; false where there is no such timer.
         pub(super) async fn wait(&self, at: Instant, clock: &Clock) -> bool {
-            let Some(waiting) = self.shared.get_or_init(|| Waiting::start(clock.clone())) else { return false };
+            let Some(waiting) = self.shared.get_or_init(|| Waiting::start(clock.clone())) else {
+                return false;
+            };
             let (waiter, woken) = oneshot::channel();
             let id = {
                 let mut waiters = waiting.lock();
@@ -159,7 +161,8 @@ mod boot {
         /// An absolute moment of the boot clock. One that has passed fires at once; zero would switch the timer off.
         fn set(&self, at: Instant) {
             let nanos = at.as_nanos().clamp(1, i64::MAX as u64);
-            let value = Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as _ };
+            let value =
+                Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as _ };
             let setting = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
             // The arguments are always valid, and there is nothing else for the kernel to refuse.
             let _ = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting);

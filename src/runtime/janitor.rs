@@ -98,7 +98,10 @@ fn publish(balance: &watch::Sender<Balance>, ledger: &Ledger) {
     balance.send_if_modified(|before| {
         let changed = *before != current;
         if current.settled.dropped > before.settled.dropped {
-            tracing::warn!(dropped = current.settled.dropped, "too many open outcomes, some are left to their TTL");
+            tracing::warn!(
+                dropped = current.settled.dropped,
+                "too many open outcomes, some are left to their TTL"
+            );
         }
         *before = current;
         changed

@@ -146,8 +146,10 @@ mod tests {
         let good = address("redis://user:S3ntinel@127.0.0.1:7000/3");
         assert_eq!(&**good.name(), "127.0.0.1:7000/3");
         assert!(!format!("{good:?}").contains("S3ntinel"));
-        assert_eq!(&*good.redact("unknown command 'HELLO', args: '3' 'AUTH' 'S3ntinel'"),
-            "unknown command 'HELLO', args: '3' 'AUTH' '***'");
+        assert_eq!(
+            &*good.redact("unknown command 'HELLO', args: '3' 'AUTH' 'S3ntinel'"),
+            "unknown command 'HELLO', args: '3' 'AUTH' '***'"
+        );
 
         let bad = [
             "redis://user:S3ntinel@host:99999",

@@ -150,14 +150,33 @@ pub(super) struct ServerError {
 
 impl ServerError {
     pub(super) fn message(&self) -> ServerMessage {
-        if self.detail.is_empty() { self.code.as_str().into() } else { format!("{} {}", self.code, self.detail).into() }
+        if self.detail.is_empty() {
+            self.code.as_str().into()
+        } else {
+            format!("{} {}", self.code, self.detail).into()
+        }
     }
 }
 
 /// Codes with which servers refuse before executing anything.
 const REFUSALS: [&str; 17] = [
-    "ASK", "BUSY", "CLUSTERDOWN", "CROSSSLOT", "DENIED", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH",
-    "NOPERM", "NOREPLICAS", "NOSCRIPT", "OOM", "READONLY", "TRYAGAIN", "UNKILLABLE",
+    "ASK",
+    "BUSY",
+    "CLUSTERDOWN",
+    "CROSSSLOT",
+    "DENIED",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "MOVED",
+    "NOAUTH",
+    "NOPERM",
+    "NOREPLICAS",
+    "NOSCRIPT",
+    "OOM",
+    "READONLY",
+    "TRYAGAIN",
+    "UNKILLABLE",
 ];
 
 /// The meaning of an error, where no other form is left to try (rule 5).
@@ -187,7 +206,9 @@ pub(super) fn decode_error(form: Form, error: &ServerError) -> Reply {
 /// The meaning of an answer to an operation in this form.
 pub(super) fn decode(form: Form, owner: Owner, value: &Value) -> Reply {
     match (form, value) {
-        (Form::Set, Value::Okay) | (Form::SetGet, Value::Nil) | (Form::Delete(_), Value::Int(1)) => Reply::Granted,
+        (Form::Set, Value::Okay) | (Form::SetGet, Value::Nil) | (Form::Delete(_), Value::Int(1)) => {
+            Reply::Granted
+        }
         (Form::Set, Value::Nil) => Reply::Held(Holder::UNNAMED),
         (Form::SetGet, Value::BulkString(found)) => match HolderValue::read(found) {
             // One's own value: this owner is sent in one set per node only, so that very set made it.
@@ -268,8 +289,14 @@ mod tests {
         let [set, _, _, release] = operations();
         let owner = "07070707070707070707070707070707";
         assert_eq!(packed(&set, Form::Set), format!("*6 $3 SET $1 k $32 {owner} $2 NX $2 PX $4 1000 "));
-        assert_eq!(packed(&set, Form::SetGet), format!("*7 $3 SET $1 k $32 {owner} $2 NX $3 GET $2 PX $4 1000 "));
-        assert_eq!(packed(&release, Form::Delete(NativeDelete::Delifeq)), format!("*3 $7 DELIFEQ $1 k $32 {owner} "));
+        assert_eq!(
+            packed(&set, Form::SetGet),
+            format!("*7 $3 SET $1 k $32 {owner} $2 NX $3 GET $2 PX $4 1000 ")
+        );
+        assert_eq!(
+            packed(&release, Form::Delete(NativeDelete::Delifeq)),
+            format!("*3 $7 DELIFEQ $1 k $32 {owner} ")
+        );
         assert_eq!(
             packed(&release, Form::Delete(NativeDelete::Delex)),
             format!("*4 $5 DELEX $1 k $4 IFEQ $32 {owner} ")
@@ -292,8 +319,13 @@ mod tests {
     /// Rule 5: an error from inside a script may have written; one from before it has not.
     #[test]
     fn errors_inside_scripts_are_unknown() {
-        let refused = ["NOPERM no permission to run 'evalsha'", "LOADING loading", "NOSCRIPT no such script",
-            "READONLY You can't write against a read only replica.", "BUSY Redis is busy running a script."];
+        let refused = [
+            "NOPERM no permission to run 'evalsha'",
+            "LOADING loading",
+            "NOSCRIPT no such script",
+            "READONLY You can't write against a read only replica.",
+            "BUSY Redis is busy running a script.",
+        ];
         for text in refused {
             assert!(matches!(decode_error(Form::Digest, &error(text)), Reply::Refused(_)), "{text}");
         }
@@ -308,7 +340,8 @@ mod tests {
         }
         let plain = decode_error(Form::Set, &error("ERR invalid expire time in 'set' command"));
         assert!(matches!(plain, Reply::Refused(_)), "a plain command is executed or refused");
-        let wrong = decode_error(Form::Delete(NativeDelete::Delifeq), &error("WRONGTYPE Operation against a key"));
+        let wrong =
+            decode_error(Form::Delete(NativeDelete::Delifeq), &error("WRONGTYPE Operation against a key"));
         assert!(matches!(wrong, Reply::Held(Holder { value: HolderValue::NotALock, .. })));
     }
 
@@ -322,8 +355,15 @@ mod tests {
 
         let fallen = other_form(Form::Delete(NativeDelete::Delifeq), &error("NOPERM no"), &mut abilities);
         assert_eq!((fallen, abilities.delete), (Some(Form::Digest), None));
-        assert_eq!(other_form(Form::Digest, &error("NOSCRIPT No matching script."), &mut abilities), Some(Form::Text));
-        assert_eq!(other_form(Form::Text, &error("NOPERM no"), &mut abilities), None, "the second error is reported");
+        assert_eq!(
+            other_form(Form::Digest, &error("NOSCRIPT No matching script."), &mut abilities),
+            Some(Form::Text)
+        );
+        assert_eq!(
+            other_form(Form::Text, &error("NOPERM no"), &mut abilities),
+            None,
+            "the second error is reported"
+        );
         assert_eq!(other_form(Form::Digest, &error("OOM no"), &mut abilities), None);
     }
 

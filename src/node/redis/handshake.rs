@@ -128,7 +128,9 @@ fn is_unknown_command(error: &RedisError) -> bool {
 }
 
 fn knows_no_hello(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::RESP3NotSupported || error.code() == Some("NOPROTO") || is_unknown_command(error)
+    error.kind() == ErrorKind::RESP3NotSupported
+        || error.code() == Some("NOPROTO")
+        || is_unknown_command(error)
 }
 
 /// What INFO tells, as far as it matters here.

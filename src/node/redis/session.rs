@@ -74,7 +74,10 @@ struct InFlight {
 }
 
 enum Work {
-    Call { call: Call, form: Form },
+    Call {
+        call: Call,
+        form: Form,
+    },
     /// Only there to be answered.
     Probe,
 }
@@ -214,7 +217,10 @@ impl<'a> Session<'a> {
                 Err(error) => {
                     let trouble: ServerMessage = error.to_string().into();
                     if let Work::Call { call, .. } = work {
-                        call.finish(Reply::Unknown(Unknown::ConnectionLost(trouble.clone())), self.clock.now());
+                        call.finish(
+                            Reply::Unknown(Unknown::ConnectionLost(trouble.clone())),
+                            self.clock.now(),
+                        );
                     }
                     return Poll::Ready(Ended::ConnectionLost(trouble));
                 }
@@ -258,7 +264,8 @@ impl<'a> Session<'a> {
             // A tick that comes very late says that this process stood still, not the server: its answers may be there,
             // unread. They get until the next tick.
             let slept = now.duration_since(self.tick_due) >= self.silence.suspect / 2;
-            let owed = self.in_flight.front().map(|first| now.duration_since(first.since.max(self.last_heard)));
+            let owed =
+                self.in_flight.front().map(|first| now.duration_since(first.since.max(self.last_heard)));
             match owed {
                 Some(_) if slept => {}
                 Some(owed) if owed >= self.silence.replace => {
@@ -290,9 +297,10 @@ fn read(answer: RedisResult<Value>) -> Result<Result<Value, ServerError>, RedisE
         Err(error) => error,
     };
     match error.code() {
-        Some(code) => {
-            Ok(Err(ServerError { code: code.to_owned(), detail: error.detail().unwrap_or_default().to_owned() }))
-        }
+        Some(code) => Ok(Err(ServerError {
+            code: code.to_owned(),
+            detail: error.detail().unwrap_or_default().to_owned(),
+        })),
         None => Err(error),
     }
 }

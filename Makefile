@@ -1,0 +1,29 @@
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: ## Run every check: format, lints, tests, docs, features, dependencies, compose
+	@scripts/test.sh
+
+.PHONY: test-matrix
+test-matrix: ## Run the tests against each supported server version
+	@scripts/test-matrix.sh
+
+.PHONY: compose-test
+compose-test: ## Bring the five nodes of docker-compose.yml up, check them, take them down
+	@scripts/compose-test.sh
+
+.PHONY: fmt
+fmt: ## Format the code
+	cargo fmt
+
+.PHONY: clippy
+clippy: ## Run the lints, warnings as errors
+	cargo clippy --all-targets --all-features -- -D warnings
+
+.PHONY: doc
+doc: ## Build the documentation, warnings as errors
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# The tests against each supported server line in turn: whatever scripts/servers.sh can obtain here.
+
+cd "$(dirname "$0")/.." || exit
+. scripts/steps.sh
+
+if step "servers" scripts/servers.sh matrix; then
+    # Read up front: what a test reads from its input would be missing here.
+    mapfile -t servers <target/servers/matrix.txt
+    for server in "${servers[@]}"; do
+        read -r name path <<<"$server"
+        step "$name" env REDQUORUM_REDIS_SERVER="$path" cargo test --all-features --tests --no-fail-fast
+    done
+fi
+
+summary

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change goes in, one line for each step. Needs cargo with rustfmt and
+# clippy; gets a server program by itself.
+
+cd "$(dirname "$0")/.." || exit
+. scripts/steps.sh
+
+# All features of the library but the default set, from where they are declared.
+features() {
+    awk '/^\[/ { on = $0 == "[features]" } on && /^[a-z][a-z0-9_-]* *=/ && $1 != "default" { print $1 }' Cargo.toml
+}
+
+deny() {
+    if cargo deny --version >/dev/null 2>&1; then
+        # Without the advisories: their database has to be fetched, and changes without a change here.
+        cargo deny check bans licenses sources
+    else
+        echo "skipped: cargo-deny is not installed"
+    fi
+}
+
+if step "server" scripts/servers.sh default; then
+    REDQUORUM_REDIS_SERVER=$(scripts/servers.sh default)
+    export REDQUORUM_REDIS_SERVER
+fi
+step "format" cargo fmt --check
+step "clippy" cargo clippy --all-targets --all-features -- -D warnings
+# The layer below all others stands alone: it must not need what the features bring.
+step "protocol alone" cargo test --no-default-features --lib
+step "tests" cargo test --all-features --no-fail-fast
+step "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features
+for feature in $(features); do
+    step "only $feature" cargo check --no-default-features --features "$feature"
+done
+step "dependencies" deny
+step "compose" scripts/compose-test.sh
+
+summary

@@ -1,0 +1,112 @@
+//! Broken on purpose: one assumption or rule at a time, at the boundary between the protocol and its world.
+//!
+//! A checker that cannot fail proves nothing. Each switch falsifies what the protocol is told, or leaves undone what
+//! it asks for; nothing inside the protocol knows of switches. Each names the law whose checker must notice.
+
+use super::laws::Law;
+
+/// One assumption or rule to break.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Switch {
+    QuorumLessOne,
+    DriftBeyondBound,
+    ServerClockSteps,
+    MemoryLossUnguarded,
+    WallClock,
+    ClockSleeps,
+    ValidityFromReplies,
+    ValidAfterRelease,
+    ValidityUnchecked,
+    OwnerReused,
+    HealsAfterRelease,
+    UndoOnlyGrants,
+    DebtForgottenAtDoor,
+    DenialSettles,
+    OrderNotKept,
+    BlindDelete,
+    UnknownCounts,
+    AbsentCounts,
+    HealedCounts,
+    ExpiredRevived,
+    WaitsForAll,
+    DebtsNeverEnd,
+    DebtsEndEarly,
+    KeysOutliveTtl,
+    SuspectForEver,
+}
+
+/// Every switch, with its name on the command line and what it breaks.
+pub const ALL: &[(Switch, &str, &str)] = &[
+    (Switch::QuorumLessOne, "quorum-less-one", "an acquire succeeds at Q − 1 grants"),
+    (Switch::DriftBeyondBound, "drift-beyond-bound", "node clocks run 2 to 10 % fast"),
+    (Switch::ServerClockSteps, "server-clock-steps", "node clocks jump ahead"),
+    (Switch::MemoryLossUnguarded, "memory-loss-unguarded", "a node without memory votes at once"),
+    (Switch::WallClock, "wall-clock", "clients read the wall clock, which steps back"),
+    (Switch::ClockSleeps, "clock-sleeps", "clients read a clock that stands still while they do"),
+    (Switch::ValidityFromReplies, "validity-from-replies", "validity counts from after the replies"),
+    (Switch::ValidAfterRelease, "valid-after-release", "the holder acts on until the release is answered"),
+    (Switch::ValidityUnchecked, "validity-unchecked", "validity is not checked again after the last reply"),
+    (Switch::OwnerReused, "owner-reused", "the next attempt uses the owner that was undone"),
+    (Switch::HealsAfterRelease, "heals-after-release", "a straggling \"absent\" is healed after the release"),
+    (Switch::UndoOnlyGrants, "undo-only-grants", "undo and release go only to nodes that said yes"),
+    (Switch::DebtForgottenAtDoor, "debt-forgotten-at-door", "a release that could not be sent is forgotten"),
+    (Switch::DenialSettles, "denial-settles", "\"not yours\" on another connection settles a debt"),
+    (Switch::OrderNotKept, "order-not-kept", "a connection delivers out of order"),
+    (Switch::BlindDelete, "blind-delete", "a release deletes whatever is there"),
+    (Switch::UnknownCounts, "unknown-counts", "an unknown outcome counts as a grant"),
+    (Switch::AbsentCounts, "absent-counts", "an extension counts nodes that lost the key"),
+    (Switch::HealedCounts, "healed-counts", "an extension sets missing keys and counts them"),
+    (Switch::ExpiredRevived, "expired-revived", "an extension revives an expired lease"),
+    (Switch::WaitsForAll, "waits-for-all", "an acquire waits for all nodes"),
+    (Switch::DebtsNeverEnd, "debts-never-end", "debts are kept for ever"),
+    (Switch::DebtsEndEarly, "debts-end-early", "debts end before the key must be gone"),
+    (Switch::KeysOutliveTtl, "keys-outlive-ttl", "nodes keep keys beyond their TTL"),
+    (Switch::SuspectForEver, "suspect-for-ever", "a node that was suspect once is never used again"),
+];
+
+impl Switch {
+    /// The switch of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        ALL.iter().find(|(_, known, _)| *known == name).map(|(switch, _, _)| *switch)
+    }
+
+    pub fn name(self) -> &'static str {
+        ALL[self as usize].1
+    }
+
+    /// The law whose checker must find it.
+    pub fn law(self) -> Law {
+        match self {
+            Self::QuorumLessOne
+            | Self::DriftBeyondBound
+            | Self::ServerClockSteps
+            | Self::MemoryLossUnguarded
+            | Self::WallClock
+            | Self::ClockSleeps => Law::MutualExclusion,
+            Self::ValidityFromReplies => Law::ValidityIsCovered,
+            Self::ValidAfterRelease => Law::SilentBeforeRelease,
+            Self::ValidityUnchecked => Law::MinimumValidity,
+            Self::OwnerReused | Self::HealsAfterRelease => Law::OwnerIsRetired,
+            Self::UndoOnlyGrants | Self::DebtForgottenAtDoor => Law::ReleaseReachesEveryWrite,
+            Self::DenialSettles | Self::OrderNotKept => Law::SettledStaysClear,
+            Self::BlindDelete => Law::OthersAreUntouched,
+            Self::UnknownCounts => Law::OnlyGrantsCount,
+            Self::AbsentCounts | Self::HealedCounts => Law::StillHeldByQuorum,
+            Self::ExpiredRevived => Law::ExpiredIsNotExtended,
+            Self::WaitsForAll => Law::DecidedAtOnce,
+            Self::DebtsNeverEnd => Law::DebtsAreBounded,
+            Self::DebtsEndEarly => Law::DebtsOutlastTheirKey,
+            Self::KeysOutliveTtl => Law::NoLeftovers,
+            Self::SuspectForEver => Law::Progress,
+        }
+    }
+}
+
+/// The table and the enumeration are in the same order.
+#[test]
+fn every_switch_has_its_line() {
+    for (place, (switch, name, _)) in ALL.iter().enumerate() {
+        assert_eq!(*switch as usize, place, "{name}");
+        assert_eq!(Switch::named(name), Some(*switch));
+    }
+}

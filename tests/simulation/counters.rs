@@ -1,0 +1,137 @@
+//! The interesting things: what a run of many seeds must have seen for its silence to mean anything.
+
+macro_rules! counters {
+    ($($(#[doc = $what:literal])+ $name:ident,)+) => {
+        /// One kind of interesting thing.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Seen { $($(#[doc = $what])+ $name,)+ }
+
+        /// All of them, with what they are.
+        const ALL: &[(Seen, &str)] = &[$((Seen::$name, concat!($($what),+)),)+];
+    };
+}
+
+counters! {
+    /// A lease was acquired.
+    Granted,
+    /// A lease was extended.
+    Extended,
+    /// A round was held up by another holder or a split vote.
+    Contended,
+    /// No contender had a quorum, and none was seen to have one.
+    SplitVote,
+    /// Too few nodes answered.
+    Unavailable,
+    /// Q grants came, but less than the minimum validity was left.
+    Exhausted,
+    /// A lease was held while a node had not answered.
+    HeldWithSilentNode,
+    /// A grant came after the verdict.
+    StragglingGrant,
+    /// A set was executed, its reply lost, and its undo sent.
+    LostReplyUndone,
+    /// A request was executed after its connection had ended for the client.
+    LateExecution,
+    /// A set of a lease that was over already brought a key into being.
+    LateSetOfDeadOwner,
+    /// An acquire was abandoned before its verdict.
+    AbandonedMidRound,
+    /// An acquire or extension was abandoned with some nodes not yet asked.
+    AbandonedMidFanOut,
+    /// A client stood still with some nodes not yet asked.
+    PausedMidFanOut,
+    /// A client stood still while its lease ran out.
+    PausedBeyondValidity,
+    /// A release's answer was still out when its caller went away.
+    ReleaseAbandoned,
+    /// An extension set the key again on a node that had lost it.
+    HealedByExtension,
+    /// An extension's quorum came after the old deadline.
+    ExtensionTooLate,
+    /// An extension was not confirmed and the old validity stood.
+    ExtensionUnconfirmed,
+    /// An extension found the quorum gone.
+    ExtensionLost,
+    /// An extension was replaced before its verdict.
+    ExtensionReplaced,
+    /// A node's answer to a release settled its debt at once.
+    DebtSettledByRelease,
+    /// A debt was settled by the answer to a repetition.
+    DebtSettledByRepetition,
+    /// A debt was settled on another connection than its set.
+    DebtSettledElsewhere,
+    /// "Not yours" on another connection left a debt open.
+    DebtKeptOpen,
+    /// A debt was left to the TTL.
+    DebtEndedByTtl,
+    /// A release was refused at the door and went to the ledger.
+    ReleaseNotSent,
+    /// Nothing was sent: too much work waiting.
+    RefusedByBacklog,
+    /// Nothing was sent: the node was suspect.
+    RefusedAsSuspect,
+    /// Nothing was sent: there was no connection.
+    RefusedAsDown,
+    /// Q nodes confirmed a release.
+    ReleaseConfirmed,
+    /// A release found the key gone.
+    ReleaseGone,
+    /// A release found another holder on a quorum.
+    ReleaseTakenOver,
+    /// Too few nodes answered a release.
+    ReleaseUnconfirmed,
+    /// A server refused before executing.
+    ServerRefused,
+    /// A server's error left open whether it had executed.
+    ServerInDoubt,
+    /// A foreign client's value stood in the way.
+    ForeignHolder,
+    /// A node came back without its memory.
+    MemoryLost,
+    /// A node came back with its memory.
+    Restarted,
+    /// A frozen node came back and read what had been waiting.
+    ThawedWithBacklog,
+    /// A connection ended with answers outstanding.
+    ConnectionLost,
+    /// A silent connection was closed by the client.
+    ConnectionClosed,
+    /// A client's wall clock stepped.
+    WallClockStepped,
+}
+
+/// How often each was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counters([u64; ALL.len()]);
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self([0; ALL.len()])
+    }
+}
+
+impl Counters {
+    pub fn add(&mut self, seen: Seen) {
+        self.0[seen as usize] += 1;
+    }
+
+    pub fn get(&self, seen: Seen) -> u64 {
+        self.0[seen as usize]
+    }
+
+    pub fn merge(&mut self, other: &Counters) {
+        for (total, more) in self.0.iter_mut().zip(other.0) {
+            *total += more;
+        }
+    }
+
+    /// What was never seen.
+    pub fn missing(&self) -> Vec<&'static str> {
+        ALL.iter().filter(|(seen, _)| self.get(*seen) == 0).map(|(_, what)| what.trim()).collect()
+    }
+
+    /// One line for each.
+    pub fn table(&self) -> String {
+        ALL.iter().map(|(seen, what)| format!("{:>12}  {}\n", self.get(*seen), what.trim())).collect()
+    }
+}

@@ -1,0 +1,205 @@
+//! The laws, one checker each. Every checker looks at what really happened, never at what the protocol believes, and
+//! cites the rule of the design that it watches over (`docs/design.md`, section 2).
+
+use redquorum::protocol::debt::{Debt, MARGIN};
+use redquorum::protocol::message::{HolderValue, Operation, Owner};
+use redquorum::protocol::quorum::{NodeId, NodeSet, Quorum};
+use redquorum::protocol::time::Instant;
+use redquorum::protocol::validity::Drift;
+
+use super::client::Client;
+use super::clock::TrueTime;
+use super::node::Node;
+use super::witness::{DebtWitness, OwnerWitness, RoundKind, RoundWitness};
+use super::world::World;
+
+/// What a checker says: nothing, or what is wrong.
+pub type Finding = Result<(), String>;
+
+/// One law. The order is that of the rules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Law {
+    MutualExclusion,
+    ValidityIsCovered,
+    MinimumValidity,
+    OnlyGrantsCount,
+    OwnerIsRetired,
+    ReleaseReachesEveryWrite,
+    OthersAreUntouched,
+    SettledStaysClear,
+    DebtsAreBounded,
+    DebtsOutlastTheirKey,
+    DecidedAtOnce,
+    StillHeldByQuorum,
+    ExpiredIsNotExtended,
+    SilentBeforeRelease,
+    Progress,
+    NoLeftovers,
+}
+
+/// A law that did not hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    pub law: Law,
+    pub at: TrueTime,
+    pub detail: String,
+}
+
+fn require(holds: bool, otherwise: impl FnOnce() -> String) -> Finding {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}
+
+/// What the rules are for: at no true moment do two leases of one key count as valid by their holders' clocks. Asked
+/// whenever one becomes valid, is lengthened, or a clock steps.
+pub fn mutual_exclusion(world: &World, tenure: usize) -> Finding {
+    let holds = |tenure: usize| {
+        let holder = &world.tenures[tenure];
+        holder.valid_until.is_some_and(|until| world.client_now(holder.client) < until)
+    };
+    if !holds(tenure) {
+        return Ok(());
+    }
+    let key = world.owners[world.tenures[tenure].owner].key;
+    let same_key = |other: usize| world.owners[world.tenures[other].owner].key == key;
+    let rival = world.holders.iter().copied().find(|other| *other != tenure && same_key(*other) && holds(*other));
+    let owner = |tenure: usize| world.tenures[tenure].owner;
+    rival.map_or(Ok(()), |rival| Err(format!("o{} and o{} are both valid", owner(tenure), owner(rival))))
+}
+
+/// Rule 1: validity never exceeds what a quorum of nodes still gives. Q nodes truly keep the key for this owner until
+/// the holder's deadline has truly passed; a node that lost its memory since the round began is excused here, since
+/// the guard answers for it.
+pub fn validity_is_covered(world: &mut World, tenure: usize, until: Instant) -> Finding {
+    let holder = &world.tenures[tenure];
+    let record = &world.owners[holder.owner];
+    let end = world.clients[holder.client].clock.when(until);
+    let key = &world.keys[record.key];
+    let started = holder.round.started;
+    let covers = |node: &mut Node| {
+        let excused = node.lost_memory.is_some_and(|lost| lost >= started);
+        excused || node.keeps_until(key, record.owner, world.now).is_some_and(|kept| kept >= end)
+    };
+    let covering: NodeSet = world.nodes.iter_mut().enumerate().fold(NodeSet::EMPTY, |mut set, (index, node)| {
+        if covers(node) {
+            set.insert(NodeId::new(index));
+        }
+        set
+    });
+    let (needed, owner) = (world.plan.quorum.needed(), holder.owner);
+    require(covering.len() >= needed, || {
+        format!("o{owner} is valid until {end} ns, and {covering:?} alone keep it for so long")
+    })
+}
+
+/// Rule 1: below the minimum validity it is no lock, counted when the last needed reply was read.
+pub fn minimum_validity(now: Instant, until: Instant, ttl_millis: u64) -> Finding {
+    let left = until.since(now);
+    require(left.as_nanos() as u64 >= ttl_millis * 100_000, || format!("held with {left:?} of {ttl_millis} ms left"))
+}
+
+/// Rules 1 and 5: a lease is held by Q nodes that answered "granted" to a set of this very round. Unknown is none.
+pub fn only_grants_count(round: &RoundWitness, quorum: Quorum) -> Finding {
+    let holds = round.kind != RoundKind::Acquire || round.granted.len() >= quorum.needed();
+    require(holds, || format!("held by the grants of {:?} alone", round.granted))
+}
+
+/// Rule 2: once an undo or release for an owner was sent, that owner is never sent in a set or claim again.
+pub fn owner_is_retired(record: &OwnerWitness, operation: &Operation) -> Finding {
+    require(!(record.retired && operation.creates()), || {
+        format!("{} of {} after its release", operation.name(), record.owner)
+    })
+}
+
+/// Rule 3: undo and release go to every node to which a set or claim may have gone, the silent ones included: sent,
+/// or owed.
+pub fn release_reaches_every_write(record: &OwnerWitness) -> Finding {
+    let missed = record.nodes.iter().position(|node| node.written && !node.released);
+    missed.map_or(Ok(()), |node| Err(format!("{} was never told", NodeId::new(node))))
+}
+
+/// Rule 3: nobody's key is touched by another owner. One command changes nothing, sets its owner where nothing was,
+/// or deletes what carried its owner.
+pub fn others_are_untouched(subject: Owner, before: Option<&HolderValue>, after: Option<&HolderValue>) -> Finding {
+    let own = |value: Option<&HolderValue>| value == Some(&HolderValue::Owner(subject));
+    let allowed = before == after || (before.is_none() && own(after)) || (own(before) && after.is_none());
+    require(allowed, || format!("a command of {subject} made {after:?} of {before:?}"))
+}
+
+/// Rule 4: where an answer settled an undo, or none was needed, the owner never appears again. "Not yours" on another
+/// connection is no such answer: the old set may still be on its way.
+pub fn settled_stays_clear(record: &OwnerWitness, node: usize) -> Finding {
+    require(!record.nodes[node].settled, || format!("{} carries it after it was settled", NodeId::new(node)))
+}
+
+/// Rule 4: a debt ends at the last send + TTL + allowance + margin, and travels with nothing else.
+pub fn debt_is_bounded(record: &OwnerWitness, debt: &Debt) -> Finding {
+    let longest = std::time::Duration::from_millis(record.longest_ttl);
+    let allowance = longest / 100 + std::time::Duration::from_millis(2);
+    let bound = record.nodes[debt.node.index()].last_sent.after(longest).after(allowance).after(MARGIN);
+    debug_assert_eq!(Drift::default(), Drift::parts_per_million(10_000));
+    require(debt.ends() <= bound, || format!("owed until {:?}, bound {bound:?}", debt.ends()))
+}
+
+/// Rule 4: no debt outlives its bound. The ledger keeps none whose end has passed.
+pub fn debts_are_bounded(client: &Client) -> Finding {
+    let (kept, alive) = (client.ledger.open(), client.open_debts.len());
+    require(kept <= alive, || format!("{kept} debts are kept, {alive} have not ended"))
+}
+
+/// Rule 4: a debt is not given up while its key may be there, unless the key was made so late that only a command on
+/// its way for longer than the margin explains it.
+pub fn debt_outlasts_its_key(world: &mut World, debt: &DebtWitness) -> Finding {
+    let record = &world.owners[debt.owner];
+    let on_node = &record.nodes[debt.node];
+    let late = on_node.last_executed.saturating_sub(on_node.last_sent_truly) > MARGIN.as_nanos() as u64 * 9 / 10;
+    let carried = world.nodes[debt.node].carries(&world.keys[record.key], record.owner, world.now);
+    require(late || !carried, || format!("{} still carries it", NodeId::new(debt.node)))
+}
+
+/// Rule 6: a round is decided at the earliest moment: success at Q grants, failure as soon as Q is out of reach.
+pub fn decided_at_once(round: &RoundWitness, quorum: Quorum) -> Finding {
+    let (granted, open) = (round.granted.len(), quorum.nodes() - round.answered.len());
+    let certain = granted >= quorum.needed() || granted + open < quorum.needed();
+    require(round.decided || !certain, || {
+        format!("undecided with grants of {:?}, answers of {:?}", round.granted, round.answered)
+    })
+}
+
+/// Rule 7: an extension succeeds only if Q nodes *still* held this owner. A node that lost the key does not count, nor
+/// one where it was set again by this extension.
+pub fn still_held_by_quorum(round: &RoundWitness, quorum: Quorum) -> Finding {
+    let holds = round.kind != RoundKind::Extend || round.granted.len() >= quorum.needed();
+    require(holds, || format!("extended where only {:?} still held it", round.granted))
+}
+
+/// Rule 7: a lease past its validity is never extended or revived.
+pub fn expired_is_not_extended(now: Instant, old: Instant) -> Finding {
+    require(now < old, || format!("extended {:?} after its end", now.since(old)))
+}
+
+/// Rule 8: a lease stops being valid before the first byte of its release is sent.
+pub fn silent_before_release(now: Instant, valid_until: Option<Instant>) -> Finding {
+    require(valid_until.is_none_or(|until| until <= now), || "released while its holder may act".into())
+}
+
+/// Section 9: a healed world lets all in, and lets all debts end.
+pub fn progress(world: &World) -> Finding {
+    let waiting = world.tasks.iter().filter(|task| !task.is_done()).count();
+    let debts: usize = world.clients.iter().map(|client| client.ledger.open()).sum();
+    require(waiting == 0 && debts == 0, || format!("{waiting} tasks still wait, {debts} debts are open"))
+}
+
+/// Rule 4 and section 9: when all leases are over and all debts have ended, a node carries one of our keys only where
+/// the debt was left to the TTL; and once the TTL has passed, nowhere.
+pub fn no_leftovers(world: &mut World, ttl_has_passed: bool) -> Finding {
+    for (index, node) in world.nodes.iter_mut().enumerate() {
+        for key in &world.keys {
+            let Some(value) = node.value(key, world.now) else { continue };
+            let HolderValue::Owner(owner) = value else { continue };
+            let record = world.owners.iter().find(|record| record.owner == owner);
+            let left = record.is_some_and(|record| record.nodes[index].left_to_ttl);
+            require(left && !ttl_has_passed, || format!("{} still carries {owner}", NodeId::new(index)))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! One node: the real `Store`, a clock of its own, and what can befall it.
+
+use std::time::Duration;
+
+use redquorum::node::store::Store;
+use redquorum::protocol::message::{HolderValue, Key, Operation, Owner, Reply, Unknown};
+use redquorum::protocol::quorum::NodeId;
+use redquorum::protocol::time::Instant;
+use redquorum::protocol::validity::{Drift, Ttl};
+
+use super::broken::Switch;
+use super::clock::{Clock, MILLI, TrueTime};
+use super::counters::Seen;
+use super::laws::{self, Law};
+use super::network::Purpose;
+use super::trace::note;
+use super::world::World;
+
+/// Whether a node is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    Up,
+    /// It executes nothing, and keeps what reaches it.
+    Frozen,
+    Down,
+}
+
+/// How a node that is there takes commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mood {
+    Well,
+    /// Refuses to write, before executing anything.
+    Refusing,
+    /// Fails in the middle: an error that leaves open whether the command was executed.
+    Failing,
+}
+
+/// One node.
+#[derive(Debug)]
+pub struct Node {
+    pub store: Store,
+    pub clock: Clock,
+    pub presence: Presence,
+    pub mood: Mood,
+    /// Requests that reached a frozen node.
+    pub unread: Vec<usize>,
+    /// When it last lost its memory.
+    pub lost_memory: Option<TrueTime>,
+    /// When it may come back at the earliest.
+    pub held_out_until: TrueTime,
+}
+
+impl Node {
+    pub fn new(clock: Clock) -> Self {
+        Self {
+            store: Store::default(),
+            clock,
+            presence: Presence::Up,
+            mood: Mood::Well,
+            unread: Vec::new(),
+            lost_memory: None,
+            held_out_until: 0,
+        }
+    }
+
+    pub fn answers(&self) -> bool {
+        self.presence == Presence::Up
+    }
+
+    /// What the node shows under a key at `now`.
+    pub fn value(&mut self, key: &Key, now: TrueTime) -> Option<HolderValue> {
+        self.store.holder(key, self.clock.at(now)).map(|holder| holder.value)
+    }
+
+    /// Until when the node truly keeps a key for `owner`; `None` where it carries something else, or nothing.
+    pub fn keeps_until(&mut self, key: &Key, owner: Owner, now: TrueTime) -> Option<TrueTime> {
+        let local = self.clock.at(now);
+        let holder = self.store.holder(key, local)?;
+        if holder.value != HolderValue::Owner(owner) {
+            return None;
+        }
+        let remaining = holder.remaining?.as_nanos() as u64;
+        // A key is kept through the millisecond in which its life ends.
+        let last = local.as_nanos() / MILLI * MILLI + remaining + MILLI;
+        Some(self.clock.when(Instant::from_nanos(last)))
+    }
+
+    pub fn carries(&mut self, key: &Key, owner: Owner, now: TrueTime) -> bool {
+        self.value(key, now) == Some(HolderValue::Owner(owner))
+    }
+}
+
+impl World {
+    /// A request is in the node's hands.
+    pub fn read_request(&mut self, call: usize) {
+        let node = self.connections[self.calls[call].connection].node;
+        match self.nodes[node].presence {
+            Presence::Up => self.perform(node, call),
+            Presence::Frozen => self.nodes[node].unread.push(call),
+            Presence::Down => {}
+        }
+    }
+
+    fn perform(&mut self, node: usize, call: usize) {
+        let reply = match self.nodes[node].mood {
+            Mood::Well => self.execute(node, call),
+            Mood::Refusing => {
+                self.counters.add(Seen::ServerRefused);
+                Reply::Refused(self.words.refused.clone())
+            }
+            Mood::Failing => {
+                self.counters.add(Seen::ServerInDoubt);
+                if self.draw.chance(500) {
+                    self.execute(node, call);
+                    self.calls[call].truly_granted = false;
+                }
+                Reply::Unknown(Unknown::Error(self.words.failed.clone()))
+            }
+        };
+        let done = &self.calls[call];
+        note!(self, "{} executes {} o{}: {reply:?}", NodeId::new(node), done.operation.name(), done.owner);
+        self.calls[call].reply = Some(reply);
+        self.respond(call);
+    }
+
+    /// Executes one operation on the store, watching what it does to the key.
+    fn execute(&mut self, node: usize, call: usize) -> Reply {
+        let owner = self.calls[call].owner;
+        let subject = self.owners[owner].owner;
+        let place = &mut self.nodes[node];
+        let local = place.clock.at(self.now);
+        let key = self.calls[call].operation.key();
+        let before = place.store.holder(key, local).map(|holder| holder.value);
+        let reply = match self.broken.and_then(|switch| execute_broken(switch, place, &self.calls[call].operation, local)) {
+            Some(reply) => reply,
+            None => place.store.execute(&self.calls[call].operation, local),
+        };
+        let after = place.store.holder(key, local).map(|holder| holder.value);
+
+        let carried = before == Some(HolderValue::Owner(subject));
+        let carries = after == Some(HolderValue::Owner(subject));
+        let call = &mut self.calls[call];
+        let votes = call.operation.creates() || carried;
+        call.truly_granted = reply == Reply::Granted && votes && matches!(call.purpose, Purpose::Lease { .. });
+        let creates = call.operation.creates();
+        let late = self.connections[call.connection].closed;
+        self.demand(Law::OthersAreUntouched, laws::others_are_untouched(subject, before.as_ref(), after.as_ref()));
+        if carries {
+            self.demand(Law::SettledStaysClear, laws::settled_stays_clear(&self.owners[owner], node));
+        }
+        self.witness_execution(node, owner, creates && carries && !carried, carries && carried, late);
+        reply
+    }
+
+    fn witness_execution(&mut self, node: usize, owner: usize, made: bool, kept: bool, late: bool) {
+        if late {
+            self.counters.add(Seen::LateExecution);
+        }
+        if made && late && self.owners[owner].retired {
+            self.counters.add(Seen::LateSetOfDeadOwner);
+        }
+        let on_node = &mut self.owners[owner].nodes[node];
+        on_node.executed |= made;
+        if made || kept {
+            on_node.last_executed = self.now;
+        }
+    }
+}
+
+/// What a node does instead while a switch is on; `None` where it does the usual.
+fn execute_broken(switch: Switch, node: &mut Node, operation: &Operation, local: Instant) -> Option<Reply> {
+    match (switch, operation) {
+        (Switch::BlindDelete, Operation::Release { key, .. }) => {
+            Some(if node.store.remove(key) { Reply::Granted } else { Reply::Absent })
+        }
+        (Switch::HealedCounts, Operation::Extend { key, owner, ttl }) => {
+            let claim = Operation::Claim { key: key.clone(), owner: *owner, ttl: *ttl };
+            Some(node.store.execute(&claim, local))
+        }
+        (Switch::KeysOutliveTtl, Operation::Set { key, owner, .. } | Operation::Claim { key, owner, .. }) => {
+            let hour = Duration::from_secs(3_600);
+            let ttl = Ttl::new(hour, Drift::default(), hour).ok()?;
+            Some(node.store.execute(&Operation::Claim { key: key.clone(), owner: *owner, ttl }, local))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,107 @@
+//! What one seed draws before its history begins: who takes part, the numbers they work with, and which faults come.
+
+use std::time::Duration;
+
+use redquorum::protocol::lease::Terms;
+use redquorum::protocol::quorum::Quorum;
+use redquorum::protocol::validity::{Drift, Ttl};
+
+use super::clock::MILLI;
+use super::draw::Draw;
+use super::faults::Fault;
+
+/// The shape of one history.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub quorum: Quorum,
+    pub clients: usize,
+    /// Tasks of each client.
+    pub tasks: Vec<usize>,
+    pub keys: usize,
+    /// The TTLs that tasks ask for, the longest last.
+    pub ttls: [Ttl; 3],
+    pub reply_timeout: Duration,
+    /// Mean way of a message, in nanoseconds.
+    pub latency: u64,
+    /// Per mille of messages that take much longer.
+    pub slow: u64,
+    /// Most unanswered calls of one client on one node.
+    pub backlog: usize,
+    /// Longest time between two locks of one task, in nanoseconds.
+    pub think: u64,
+    /// Per mille of acquires that are abandoned at a random moment.
+    pub impatience: u64,
+    /// Longest pause between two attempts.
+    pub backoff: Duration,
+    /// The faults that come in this history. Each history has its own choice, since faults hide each other.
+    pub faults: Vec<Fault>,
+    /// Mean time between two faults, in nanoseconds.
+    pub fault_pause: u64,
+    /// Node operations after which everything heals.
+    pub operations: u64,
+}
+
+impl Plan {
+    pub fn draw(draw: &mut Draw) -> Self {
+        let nodes = draw.pick(&[1, 2, 3, 3, 3, 4, 5, 5, 5, 6, 7]);
+        let clients = draw.between(1, 5) as usize;
+        let latency = draw.spread(50_000, 8 * MILLI);
+        let longest = draw.spread(12 * latency / MILLI + 20, 3_000);
+        let ttl = |millis: u64| {
+            let duration = Duration::from_millis(millis);
+            Ttl::new(duration, Drift::default(), duration).expect("the drawn TTLs exceed the drift allowance")
+        };
+        let shorter = draw.between(longest / 2, longest);
+        let shortest = draw.between(longest / 4 + 5, longest / 2 + 5);
+        Self {
+            quorum: Quorum::of(nodes).expect("at least one node"),
+            clients,
+            tasks: (0..clients).map(|_| draw.pick(&[1, 1, 1, 2, 3])).collect(),
+            keys: draw.pick(&[1, 1, 1, 2]),
+            ttls: [ttl(shortest), ttl(shorter), ttl(longest)],
+            reply_timeout: Duration::from_nanos(draw.between(4 * latency, 40 * latency).max(2 * MILLI)),
+            latency,
+            slow: draw.pick(&[0, 20, 100]),
+            backlog: draw.pick(&[2, 6, 100, 100]),
+            think: draw.spread(MILLI, 100 * MILLI),
+            impatience: draw.pick(&[0, 50, 250]),
+            backoff: Duration::from_millis(draw.pick(&[20, 60, 250])),
+            faults: Fault::draw_choice(draw),
+            fault_pause: draw.spread(5 * MILLI, 300 * MILLI),
+            operations: draw.between(200, 450),
+        }
+    }
+
+    /// The terms of one attempt.
+    pub fn terms(&self, ttl: Ttl) -> Terms {
+        Terms {
+            quorum: self.quorum,
+            ttl,
+            drift: Drift::default(),
+            min_validity: ttl.duration() / 10,
+            reply_timeout: self.reply_timeout,
+        }
+    }
+
+    /// The longest TTL that anybody uses.
+    pub fn longest_ttl(&self) -> Ttl {
+        self.ttls[2]
+    }
+
+    /// How long a node without memory is held out: the longest TTL × (1 + drift) + 2 ms. Stands for the restart
+    /// guard, and is an assumption about the environment here.
+    pub fn guard(&self) -> u64 {
+        let longest = self.longest_ttl();
+        (longest.duration() + Drift::default().allowance(longest)).as_nanos() as u64
+    }
+
+    /// A node silent for so long gets no new work.
+    pub fn suspect_after(&self) -> u64 {
+        3 * self.reply_timeout.as_nanos() as u64
+    }
+
+    /// A connection that owes an answer for so long is closed.
+    pub fn close_after(&self) -> u64 {
+        (4 * self.reply_timeout.as_nanos() as u64).max(1_000 * MILLI)
+    }
+}
