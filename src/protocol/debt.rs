@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::message::{ConnectionId, Key, Operation, Owner, Reply};
+use super::message::{ConnectionId, Key, NotSent, Operation, Owner, Reply};
 use super::quorum::NodeId;
 use super::time::Instant;
 use super::validity::{Drift, Ttl};
@@ -222,14 +222,19 @@ impl Ledger {
         if entry.due.is_none() {
             node.in_flight = node.in_flight.saturating_sub(1);
         }
-        let taken = !matches!(reply, Reply::NotSent(_));
-        node.blocked_until = if taken { None } else { Some(now.after(LONGEST_PAUSE)) };
+        let blocked = match reply {
+            // Nobody tells when a full node has room again, which is a matter of round trips.
+            Reply::NotSent(NotSent::Backlog) => Some(FIRST_PAUSE),
+            Reply::NotSent(_) => Some(LONGEST_PAUSE),
+            _ => None,
+        };
+        node.blocked_until = blocked.map(|pause| now.after(pause));
         if entry.debt.is_settled_by(connection, reply) {
             self.remove(id);
             self.settled.answered += 1;
             return;
         }
-        let due = if taken {
+        let due = if blocked.is_none() {
             let pause = FIRST_PAUSE.saturating_mul(1 << entry.repetitions.min(10)).min(LONGEST_PAUSE);
             entry.repetitions += 1;
             now.after(pause)
@@ -330,7 +335,7 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{Holder, NotSent, Unknown};
+    use super::super::message::{Holder, Unknown};
     use super::*;
 
     const C1: ConnectionId = ConnectionId(1);
@@ -456,6 +461,20 @@ mod tests {
             settled += 1;
         }
         assert_eq!((settled, ledger.open()), (9, 1), "the probe itself is still in flight");
+    }
+
+    /// Nobody says that a full node has room again, so it is tried soon: a key left there meanwhile stands in the way
+    /// of everybody.
+    #[test]
+    fn full_node_is_tried_again_soon() {
+        let mut ledger = Ledger::default();
+        ledger.owe(debt(unanswered_set(), 1), at(0));
+
+        let first = ledger.poll_send(at(0)).unwrap();
+        ledger.handle_reply(first.debt, ConnectionId(0), &Reply::NotSent(NotSent::Backlog), at(0));
+        assert_eq!(ledger.poll_send(at(0)), None);
+        assert_eq!(ledger.poll_timeout(), Some(at(50)));
+        assert!(ledger.poll_send(at(50)).is_some());
     }
 
     /// Bounds: a few hundred in flight, and with no room the debt that ends first is given up and counted.
