@@ -4,7 +4,7 @@
 //! becomes of them.
 
 use redquorum::protocol::debt::{Debt, DebtId, Ledger};
-use redquorum::protocol::lease::{Event as LeaseEvent, Lease, Send};
+use redquorum::protocol::lease::{CallId, Event as LeaseEvent, Lease, Send};
 use redquorum::protocol::message::{ConnectionId, NotSent, Operation, Reply};
 use redquorum::protocol::quorum::{NodeId, NodeSet};
 use redquorum::protocol::time::Instant;
@@ -17,6 +17,9 @@ use super::network::{Purpose, connection_id};
 use super::trace::note;
 use super::witness::{DebtWitness, RoundKind, RoundWitness};
 use super::world::{Event, World};
+
+/// The round of a lease's acquire; later ones are extensions and the release.
+const FIRST_CALL: CallId = CallId(0);
 
 /// One client.
 #[derive(Debug)]
@@ -56,7 +59,8 @@ impl Client {
 pub struct Tenure {
     pub lease: Lease,
     pub client: usize,
-    pub task: usize,
+    /// Who listens; `None` once the lease was abandoned.
+    pub task: Option<usize>,
     pub owner: usize,
     pub ttl_millis: u64,
     pub round: RoundWitness,
@@ -209,7 +213,9 @@ impl World {
         let releases = matches!(operation, Operation::Release { .. });
         if releases {
             self.witness_release(tenure, node, debt.as_ref());
-            if self.broken == Some(Switch::UndoOnlyGrants) && !self.owners[owner].nodes[node.index()].heard_grant {
+            if self.broken == Some(Switch::UndoOnlyGrants)
+                && !self.owners[owner].nodes[node.index()].heard_grant
+            {
                 return;
             }
         }
@@ -241,7 +247,7 @@ impl World {
     }
 
     /// A send with a new call number begins a round; the numbers of an extension's healing are the extension's.
-    fn witness_round(&mut self, tenure: usize, call: redquorum::protocol::lease::CallId, operation: &Operation) {
+    fn witness_round(&mut self, tenure: usize, call: CallId, operation: &Operation) {
         let started_locally = self.client_now(self.tenures[tenure].client);
         let started = self.now;
         let holder = &mut self.tenures[tenure];
@@ -253,7 +259,8 @@ impl World {
         };
         if holder.round.call != call {
             let (answered, granted) = (NodeSet::EMPTY, NodeSet::EMPTY);
-            holder.round = RoundWitness { call, kind, started, started_locally, answered, granted, decided: false };
+            holder.round =
+                RoundWitness { call, kind, started, started_locally, answered, granted, decided: false };
         }
     }
 
@@ -282,7 +289,12 @@ impl World {
     pub fn deliver(&mut self, client: usize, node: usize, call: usize, reply: Reply) {
         let connection = connection_id(self.calls[call].connection);
         let owner = self.calls[call].owner;
-        note!(self, "c{client} ← {}: {} o{owner}: {reply:?}", NodeId::new(node), self.calls[call].operation.name());
+        note!(
+            self,
+            "c{client} ← {}: {} o{owner}: {reply:?}",
+            NodeId::new(node),
+            self.calls[call].operation.name()
+        );
         match self.calls[call].purpose {
             Purpose::Settlement { debt } => self.settlement_answered(client, debt, connection, reply),
             Purpose::Lease { tenure, .. } => {
@@ -327,7 +339,8 @@ impl World {
         if self.tenures[tenure].dropped {
             return;
         }
-        match self.broken {
+        let broken = self.broken;
+        match broken {
             Some(Switch::UnknownCounts) if matches!(reply, Reply::Unknown(_)) => reply = Reply::Granted,
             Some(Switch::AbsentCounts) if matches!(self.calls[call].operation, Operation::Extend { .. }) => {
                 reply = if reply == Reply::Absent { Reply::Granted } else { reply };
@@ -366,10 +379,10 @@ impl World {
         let granted = *reply == Reply::Granted && answered.truly_granted;
         if granted && answered.operation.creates() {
             self.owners[holder.owner].nodes[node].heard_grant = true;
-            if round.decided || !of_round {
-                let healed = !matches!(round.kind, RoundKind::Acquire) || !of_round;
-                let seen = if healed { Seen::HealedByExtension } else { Seen::StragglingGrant };
-                self.counters.add(seen);
+            if number != FIRST_CALL {
+                self.counters.add(Seen::HealedByExtension);
+            } else if round.decided || !of_round {
+                self.counters.add(Seen::StragglingGrant);
             }
         }
         if of_round && !round.answered.contains(NodeId::new(node)) {
@@ -429,7 +442,13 @@ impl World {
         self.clients[client].ledger.handle_reply(debt, ConnectionId(0), &Reply::NotSent(refusal), now);
     }
 
-    fn settlement_answered(&mut self, client: usize, debt: DebtId, connection: ConnectionId, mut reply: Reply) {
+    fn settlement_answered(
+        &mut self,
+        client: usize,
+        debt: DebtId,
+        connection: ConnectionId,
+        mut reply: Reply,
+    ) {
         let number = debt.0 as usize;
         let DebtWitness { owner, node, open, .. } = self.clients[client].debts[number];
         if self.broken == Some(Switch::DenialSettles) && reply.denies_ownership() {
@@ -492,7 +511,9 @@ impl World {
         };
         let now = self.client_now(holder.client);
         let until = match self.broken {
-            Some(Switch::ValidityFromReplies) => before.unwrap_or(until.after(now.since(holder.round.started_locally))),
+            Some(Switch::ValidityFromReplies) => {
+                before.unwrap_or(until.after(now.since(holder.round.started_locally)))
+            }
             _ => until,
         };
         if before == Some(until) {
@@ -553,7 +574,8 @@ impl World {
             let ttl = self.plan.longest_ttl();
             let (owner, client) = (self.calls[call].operation.owner(), holder.client);
             let purpose = self.calls[call].purpose;
-            let _ = self.send(client, node, holder.owner, Operation::Claim { key, owner, ttl }, purpose, None);
+            let _ =
+                self.send(client, node, holder.owner, Operation::Claim { key, owner, ttl }, purpose, None);
         }
     }
 

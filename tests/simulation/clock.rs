@@ -28,6 +28,10 @@ impl Clock {
         Self { origin, rate }
     }
 
+    pub fn origin(self) -> u64 {
+        self.origin
+    }
+
     /// What the clock shows at `now`.
     pub fn at(self, now: TrueTime) -> Instant {
         Instant::from_nanos(self.origin + now / MILLION * self.rate + now % MILLION * self.rate / MILLION)

@@ -50,8 +50,6 @@ counters! {
     ExtensionTooLate,
     /// An extension was not confirmed and the old validity stood.
     ExtensionUnconfirmed,
-    /// An extension found the quorum gone.
-    ExtensionLost,
     /// An extension was replaced before its verdict.
     ExtensionReplaced,
     /// A node's answer to a release settled its debt at once.

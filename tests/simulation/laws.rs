@@ -61,7 +61,8 @@ pub fn mutual_exclusion(world: &World, tenure: usize) -> Finding {
     }
     let key = world.owners[world.tenures[tenure].owner].key;
     let same_key = |other: usize| world.owners[world.tenures[other].owner].key == key;
-    let rival = world.holders.iter().copied().find(|other| *other != tenure && same_key(*other) && holds(*other));
+    let rival =
+        world.holders.iter().copied().find(|other| *other != tenure && same_key(*other) && holds(*other));
     let owner = |tenure: usize| world.tenures[tenure].owner;
     rival.map_or(Ok(()), |rival| Err(format!("o{} and o{} are both valid", owner(tenure), owner(rival))))
 }
@@ -79,12 +80,13 @@ pub fn validity_is_covered(world: &mut World, tenure: usize, until: Instant) -> 
         let excused = node.lost_memory.is_some_and(|lost| lost >= started);
         excused || node.keeps_until(key, record.owner, world.now).is_some_and(|kept| kept >= end)
     };
-    let covering: NodeSet = world.nodes.iter_mut().enumerate().fold(NodeSet::EMPTY, |mut set, (index, node)| {
-        if covers(node) {
-            set.insert(NodeId::new(index));
-        }
-        set
-    });
+    let covering: NodeSet =
+        world.nodes.iter_mut().enumerate().fold(NodeSet::EMPTY, |mut set, (index, node)| {
+            if covers(node) {
+                set.insert(NodeId::new(index));
+            }
+            set
+        });
     let (needed, owner) = (world.plan.quorum.needed(), holder.owner);
     require(covering.len() >= needed, || {
         format!("o{owner} is valid until {end} ns, and {covering:?} alone keep it for so long")
@@ -94,7 +96,9 @@ pub fn validity_is_covered(world: &mut World, tenure: usize, until: Instant) -> 
 /// Rule 1: below the minimum validity it is no lock, counted when the last needed reply was read.
 pub fn minimum_validity(now: Instant, until: Instant, ttl_millis: u64) -> Finding {
     let left = until.since(now);
-    require(left.as_nanos() as u64 >= ttl_millis * 100_000, || format!("held with {left:?} of {ttl_millis} ms left"))
+    require(left.as_nanos() as u64 >= ttl_millis * 100_000, || {
+        format!("held with {left:?} of {ttl_millis} ms left")
+    })
 }
 
 /// Rules 1 and 5: a lease is held by Q nodes that answered "granted" to a set of this very round. Unknown is none.
@@ -119,7 +123,11 @@ pub fn release_reaches_every_write(record: &OwnerWitness) -> Finding {
 
 /// Rule 3: nobody's key is touched by another owner. One command changes nothing, sets its owner where nothing was,
 /// or deletes what carried its owner.
-pub fn others_are_untouched(subject: Owner, before: Option<&HolderValue>, after: Option<&HolderValue>) -> Finding {
+pub fn others_are_untouched(
+    subject: Owner,
+    before: Option<&HolderValue>,
+    after: Option<&HolderValue>,
+) -> Finding {
     let own = |value: Option<&HolderValue>| value == Some(&HolderValue::Owner(subject));
     let allowed = before == after || (before.is_none() && own(after)) || (own(before) && after.is_none());
     require(allowed, || format!("a command of {subject} made {after:?} of {before:?}"))
@@ -151,7 +159,8 @@ pub fn debts_are_bounded(client: &Client) -> Finding {
 pub fn debt_outlasts_its_key(world: &mut World, debt: &DebtWitness) -> Finding {
     let record = &world.owners[debt.owner];
     let on_node = &record.nodes[debt.node];
-    let late = on_node.last_executed.saturating_sub(on_node.last_sent_truly) > MARGIN.as_nanos() as u64 * 9 / 10;
+    let late =
+        on_node.last_executed.saturating_sub(on_node.last_sent_truly) > MARGIN.as_nanos() as u64 * 9 / 10;
     let carried = world.nodes[debt.node].carries(&world.keys[record.key], record.owner, world.now);
     require(late || !carried, || format!("{} still carries it", NodeId::new(debt.node)))
 }

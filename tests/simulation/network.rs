@@ -194,7 +194,12 @@ impl World {
         let Call { connection, place, .. } = self.calls[call];
         let line = &mut self.connections[connection];
         if place > line.last_executable {
-            note!(self, "lost on #{connection}: {} o{}", self.calls[call].operation.name(), self.calls[call].owner);
+            note!(
+                self,
+                "lost on #{connection}: {} o{}",
+                self.calls[call].operation.name(),
+                self.calls[call].owner
+            );
             return;
         }
         line.arrived = line.arrived.max(place);
@@ -293,12 +298,6 @@ impl World {
             let way = self.way(connection);
             self.arrive_after(call, way + lateness);
         }
-    }
-
-    /// Requests read by a thawed node, in the order of their connections.
-    pub fn arrive_again(&mut self, call: usize) {
-        let way = self.draw.between(0, 2 * self.plan.latency);
-        self.arrive_after(call, way);
     }
 
     /// Tries to connect; a node that is down or frozen is tried again.

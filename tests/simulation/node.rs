@@ -131,7 +131,10 @@ impl World {
         let local = place.clock.at(self.now);
         let key = self.calls[call].operation.key();
         let before = place.store.holder(key, local).map(|holder| holder.value);
-        let reply = match self.broken.and_then(|switch| execute_broken(switch, place, &self.calls[call].operation, local)) {
+        let reply = match self
+            .broken
+            .and_then(|switch| execute_broken(switch, place, &self.calls[call].operation, local))
+        {
             Some(reply) => reply,
             None => place.store.execute(&self.calls[call].operation, local),
         };
@@ -141,10 +144,14 @@ impl World {
         let carries = after == Some(HolderValue::Owner(subject));
         let call = &mut self.calls[call];
         let votes = call.operation.creates() || carried;
-        call.truly_granted = reply == Reply::Granted && votes && matches!(call.purpose, Purpose::Lease { .. });
+        call.truly_granted =
+            reply == Reply::Granted && votes && matches!(call.purpose, Purpose::Lease { .. });
         let creates = call.operation.creates();
         let late = self.connections[call.connection].closed;
-        self.demand(Law::OthersAreUntouched, laws::others_are_untouched(subject, before.as_ref(), after.as_ref()));
+        self.demand(
+            Law::OthersAreUntouched,
+            laws::others_are_untouched(subject, before.as_ref(), after.as_ref()),
+        );
         if carries {
             self.demand(Law::SettledStaysClear, laws::settled_stays_clear(&self.owners[owner], node));
         }

@@ -37,6 +37,8 @@ pub struct Plan {
     pub faults: Vec<Fault>,
     /// Mean time between two faults, in nanoseconds.
     pub fault_pause: u64,
+    /// No fault comes after so many.
+    pub most_faults: u64,
     /// Node operations after which everything heals.
     pub operations: u64,
 }
@@ -46,7 +48,7 @@ impl Plan {
         let nodes = draw.pick(&[1, 2, 3, 3, 3, 4, 5, 5, 5, 6, 7]);
         let clients = draw.between(1, 5) as usize;
         let latency = draw.spread(50_000, 8 * MILLI);
-        let longest = draw.spread(12 * latency / MILLI + 20, 3_000);
+        let longest = draw.spread(12 * latency / MILLI + 20, 2_000);
         let ttl = |millis: u64| {
             let duration = Duration::from_millis(millis);
             Ttl::new(duration, Drift::default(), duration).expect("the drawn TTLs exceed the drift allowance")
@@ -56,8 +58,8 @@ impl Plan {
         Self {
             quorum: Quorum::of(nodes).expect("at least one node"),
             clients,
-            tasks: (0..clients).map(|_| draw.pick(&[1, 1, 1, 2, 3])).collect(),
-            keys: draw.pick(&[1, 1, 1, 2]),
+            tasks: (0..clients).map(|_| draw.pick(&[1, 1, 1, 1, 2, 3])).collect(),
+            keys: draw.pick(&[1, 1, 2, 3]),
             ttls: [ttl(shortest), ttl(shorter), ttl(longest)],
             reply_timeout: Duration::from_nanos(draw.between(4 * latency, 40 * latency).max(2 * MILLI)),
             latency,
@@ -65,10 +67,11 @@ impl Plan {
             backlog: draw.pick(&[2, 6, 100, 100]),
             think: draw.spread(MILLI, 100 * MILLI),
             impatience: draw.pick(&[0, 50, 250]),
-            backoff: Duration::from_millis(draw.pick(&[20, 60, 250])),
+            backoff: Duration::from_millis(draw.pick(&[60, 250, 500])),
             faults: Fault::draw_choice(draw),
             fault_pause: draw.spread(5 * MILLI, 300 * MILLI),
-            operations: draw.between(200, 450),
+            most_faults: draw.between(3, 40),
+            operations: draw.between(150, 350),
         }
     }
 

@@ -16,11 +16,10 @@ pub const MOST_NODES: usize = 7;
 #[derive(Clone, Debug)]
 pub struct OwnerWitness {
     pub owner: Owner,
-    pub client: usize,
     pub key: usize,
     /// An undo or release of it was sent somewhere, or tried.
     pub retired: bool,
-    /// The longest TTL sent, in milliseconds.
+    /// The longest TTL asked for, in milliseconds.
     pub longest_ttl: u64,
     pub nodes: [NodeWitness; MOST_NODES],
 }

@@ -1,0 +1,238 @@
+//! What befalls nodes, connections and clients; and the healing after which there is no excuse.
+
+use std::time::Duration;
+
+use redquorum::protocol::quorum::NodeId;
+
+use super::broken::Switch;
+use super::clock::MILLI;
+use super::counters::Seen;
+use super::draw::Draw;
+use super::laws::{self, Law};
+use super::node::{Mood, Presence};
+use super::trace::note;
+use super::world::{Event, World};
+
+/// One kind of fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// A connection ends.
+    Reset,
+    /// Requests on a connection are stuck, and are lost or executed late.
+    Stall,
+    /// Replies on a connection are lost.
+    Mute,
+    /// A node stops, and later goes on with all that has reached it.
+    Freeze,
+    /// A node ends, and comes back as it was.
+    Crash,
+    /// A node ends, and comes back empty.
+    Amnesia,
+    /// A node refuses to write.
+    Refuse,
+    /// A node fails in the middle of commands.
+    Fail,
+    /// A client stands still.
+    Pause,
+    /// A foreign client's value takes a free key.
+    Foreign,
+    /// A client's wall clock steps. Harmless, since the protocol never reads it.
+    WallStep,
+    /// A node's clock jumps ahead. Beyond what the protocol stands; only while its switch is on.
+    ServerStep,
+}
+
+const ALL: [Fault; 11] = [
+    Fault::Reset,
+    Fault::Stall,
+    Fault::Mute,
+    Fault::Freeze,
+    Fault::Crash,
+    Fault::Amnesia,
+    Fault::Refuse,
+    Fault::Fail,
+    Fault::Pause,
+    Fault::Foreign,
+    Fault::WallStep,
+];
+
+impl Fault {
+    /// The kinds of one history: all, or a few that then come often.
+    pub fn draw_choice(draw: &mut Draw) -> Vec<Fault> {
+        if draw.chance(300) {
+            return ALL.to_vec();
+        }
+        (0..draw.between(1, 5)).map(|_| draw.pick(&ALL)).collect()
+    }
+}
+
+impl World {
+    /// One fault, and the moment of the next.
+    pub fn strike(&mut self) {
+        if self.healed || self.faults >= self.plan.most_faults {
+            return;
+        }
+        let fault = match self.broken {
+            Some(Switch::ServerClockSteps) if self.draw.chance(200) => Fault::ServerStep,
+            Some(Switch::WallClock) if self.draw.chance(200) => Fault::WallStep,
+            Some(Switch::ClockSleeps) if self.draw.chance(200) => Fault::Pause,
+            _ => self.draw.pick(&self.plan.faults),
+        };
+        self.befall(fault);
+        let pause = self.draw.between(self.plan.fault_pause / 4, 2 * self.plan.fault_pause);
+        self.schedule(self.now + pause, Event::Fault);
+    }
+
+    fn befall(&mut self, fault: Fault) {
+        let node = self.draw.below(self.nodes.len() as u64) as usize;
+        let client = self.draw.below(self.clients.len() as u64) as usize;
+        let connection = self.links[self.link_of(client, node)].connection;
+        let duration = self.draw.spread(2 * self.plan.latency, 2 * self.plan.guard());
+        self.faults += 1;
+        note!(self, "fault: {fault:?}, c{client}, {}, {} ms", NodeId::new(node), duration / MILLI);
+        match fault {
+            Fault::Reset => {
+                if let Some(connection) = connection {
+                    self.break_connection(connection, true);
+                }
+            }
+            Fault::Stall => {
+                if let Some(connection) = connection {
+                    self.connections[connection].stalled = true;
+                    self.schedule(self.now + duration, Event::Flow(connection));
+                }
+            }
+            Fault::Mute => {
+                if let Some(connection) = connection {
+                    self.connections[connection].mute = true;
+                }
+            }
+            Fault::Freeze => self.freeze(node, duration),
+            Fault::Crash | Fault::Amnesia => self.crash(node, duration, fault == Fault::Amnesia),
+            Fault::Refuse | Fault::Fail => {
+                self.nodes[node].mood = if fault == Fault::Fail { Mood::Failing } else { Mood::Refusing };
+                self.schedule(self.now + duration.min(100 * MILLI), Event::Well(node));
+            }
+            Fault::Pause => self.pause(client, duration),
+            Fault::Foreign => self.put_foreign(node, duration),
+            Fault::WallStep => self.step_wall_clock(client, duration),
+            Fault::ServerStep => self.nodes[node].clock.step(duration as i64),
+        }
+    }
+
+    fn freeze(&mut self, node: usize, duration: u64) {
+        if self.nodes[node].presence == Presence::Up {
+            self.nodes[node].presence = Presence::Frozen;
+            self.schedule(self.now + duration, Event::Thaw(node));
+        }
+    }
+
+    /// What waited in the sockets of a frozen node is read now: in order on each connection, in any order across.
+    pub fn thaw(&mut self, node: usize) {
+        if self.nodes[node].presence != Presence::Frozen {
+            return;
+        }
+        self.nodes[node].presence = Presence::Up;
+        let mut unread = std::mem::take(&mut self.nodes[node].unread);
+        note!(self, "{} thaws with {} unread", NodeId::new(node), unread.len());
+        if !unread.is_empty() {
+            self.counters.add(Seen::ThawedWithBacklog);
+        }
+        while !unread.is_empty() {
+            let some = self.calls[unread[self.draw.below(unread.len() as u64) as usize]].connection;
+            let first = unread.iter().position(|call| self.calls[*call].connection == some).unwrap_or(0);
+            let call = unread.remove(first);
+            self.read_request(call);
+        }
+    }
+
+    fn crash(&mut self, node: usize, duration: u64, forgets: bool) {
+        if self.nodes[node].presence == Presence::Down {
+            return;
+        }
+        let down = if forgets { self.forget(node, duration) } else { duration };
+        let place = &mut self.nodes[node];
+        place.presence = Presence::Down;
+        place.held_out_until = self.now + down;
+        place.unread.clear();
+        place.mood = Mood::Well;
+        self.schedule(self.now + down, Event::Restart(node));
+        for connection in 0..self.connections.len() {
+            if self.connections[connection].node == node {
+                self.break_connection(connection, false);
+            }
+        }
+    }
+
+    /// The node's memory is gone. Returns how long it stays away: until no lease that it forgot can be valid.
+    fn forget(&mut self, node: usize, duration: u64) -> u64 {
+        self.counters.add(Seen::MemoryLost);
+        self.nodes[node].store.wipe();
+        self.nodes[node].lost_memory = Some(self.now);
+        if self.broken == Some(Switch::MemoryLossUnguarded) {
+            return duration.min(10 * MILLI);
+        }
+        self.plan.guard() + duration / 4
+    }
+
+    pub fn restart(&mut self, node: usize) {
+        let place = &mut self.nodes[node];
+        if place.presence == Presence::Down && place.held_out_until <= self.now {
+            place.presence = Presence::Up;
+            self.counters.add(Seen::Restarted);
+            note!(self, "{} is back", NodeId::new(node));
+        }
+    }
+
+    /// A client stands still: nothing reaches it, and its timers wait.
+    pub fn pause(&mut self, client: usize, duration: u64) {
+        let actor = &mut self.clients[client];
+        if actor.paused_until < self.now + duration {
+            actor.slept += self.now + duration - actor.paused_until.max(self.now);
+            actor.paused_until = self.now + duration;
+        }
+        note!(self, "c{client} stands still for {} µs", duration / 1_000);
+    }
+
+    fn put_foreign(&mut self, node: usize, duration: u64) {
+        let key = self.draw.below(self.keys.len() as u64) as usize;
+        let place = &mut self.nodes[node];
+        let local = place.clock.at(self.now);
+        if place.presence == Presence::Up && place.store.holder(&self.keys[key], local).is_none() {
+            let ttl = Duration::from_millis(1 + duration / MILLI);
+            place.store.put_foreign(&self.keys[key], b"another client's", Some(ttl), local);
+        }
+    }
+
+    fn step_wall_clock(&mut self, client: usize, size: u64) {
+        self.counters.add(Seen::WallClockStepped);
+        let size = size as i64;
+        self.clients[client].wall_shift += if self.draw.chance(500) { size } else { -size };
+        for place in 0..self.holders.len() {
+            let finding = laws::mutual_exclusion(self, self.holders[place]);
+            self.demand(Law::MutualExclusion, finding);
+        }
+    }
+
+    /// Everything heals: nodes come back as soon as they may, the network is fast and loses nothing.
+    pub fn heal(&mut self) {
+        note!(self, "everything heals");
+        self.healed = true;
+        self.plan.latency = (self.plan.latency / 4).max(1);
+        self.plan.slow = 0;
+        for node in 0..self.nodes.len() {
+            self.nodes[node].mood = Mood::Well;
+            self.thaw(node);
+            let lost = self.nodes[node].lost_memory;
+            let earliest = lost.map_or(0, |lost| lost + self.plan.guard());
+            self.nodes[node].held_out_until = earliest.max(self.now);
+            self.schedule(earliest.max(self.now), Event::Restart(node));
+        }
+        for connection in 0..self.connections.len() {
+            if self.connections[connection].mute {
+                self.break_connection(connection, true);
+            }
+            self.release_stuck(connection, false);
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! What users do: acquire, hold, extend, release, walk away at any moment. And in a healed world: get in.
+
+use std::time::Duration;
+
+use redquorum::protocol::backoff::{Backoff, Cause};
+use redquorum::protocol::lease::{
+    Asking, CallId, Event as LeaseEvent, Failure, Lease, NotExtended, Released,
+};
+use redquorum::protocol::message::{HolderValue, Owner};
+use redquorum::protocol::quorum::NodeSet;
+
+use super::broken::Switch;
+use super::client::Tenure;
+use super::clock::{MILLI, TrueTime};
+use super::counters::Seen;
+use super::trace::note;
+use super::witness::{OwnerWitness, RoundKind, RoundWitness};
+use super::world::{Event, World};
+
+/// Where a task stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    Thinking,
+    Acquiring(usize),
+    /// Between two attempts.
+    Waiting,
+    Holding(usize),
+    Releasing(usize),
+    Done,
+}
+
+/// One task of one client.
+#[derive(Debug)]
+pub struct Task {
+    pub client: usize,
+    pub state: State,
+    key: usize,
+    backoff: Backoff,
+    attempts_left: u64,
+    extensions_left: u64,
+    asking: Asking,
+    /// Each wake-up carries the number it was set with; an older one means nothing any more.
+    alarm: u32,
+    /// It has acquired and released in the healed world.
+    got_in: bool,
+    /// The owner of the attempt before, for the switch that uses it again.
+    last_owner: Option<usize>,
+}
+
+impl Task {
+    pub fn new(client: usize) -> Self {
+        Self {
+            client,
+            state: State::Thinking,
+            key: 0,
+            backoff: Backoff::new(Duration::ZERO, Duration::ZERO),
+            attempts_left: 0,
+            extensions_left: 0,
+            asking: Asking::Set,
+            alarm: 0,
+            got_in: false,
+            last_owner: None,
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+}
+
+impl World {
+    fn wake_after(&mut self, task: usize, pause: u64) {
+        self.tasks[task].alarm += 1;
+        let alarm = self.tasks[task].alarm;
+        self.schedule(self.now + pause, Event::Task { task, alarm });
+    }
+
+    pub fn wake(&mut self, task: usize, alarm: u32) {
+        if self.tasks[task].alarm != alarm {
+            return;
+        }
+        match self.tasks[task].state {
+            State::Thinking => self.set_out(task),
+            State::Waiting => self.attempt(task),
+            State::Acquiring(tenure) => {
+                self.counters.add(Seen::AbandonedMidRound);
+                self.walk_away(task, tenure);
+            }
+            State::Holding(tenure) => self.act_as_holder(task, tenure),
+            State::Releasing(tenure) => {
+                self.counters.add(Seen::ReleaseAbandoned);
+                self.walk_away(task, tenure);
+            }
+            State::Done => {}
+        }
+    }
+
+    /// Thinks for a while; in the healed world, has had enough once it got in.
+    pub fn think(&mut self, task: usize) {
+        if self.healed && self.tasks[task].got_in {
+            self.tasks[task].state = State::Done;
+            return;
+        }
+        self.tasks[task].state = State::Thinking;
+        let pause = self.draw.below(self.plan.think);
+        self.wake_after(task, pause);
+    }
+
+    fn set_out(&mut self, task: usize) {
+        let key = self.draw.below(self.keys.len() as u64) as usize;
+        let attempts_left = if self.healed { u64::MAX } else { self.draw.spread(1, 32) };
+        let least = Duration::from_nanos(4 * self.plan.latency.max(MILLI));
+        let backoff = Backoff::new(least, self.plan.backoff);
+        let asking = if self.draw.chance(800) { Asking::Set } else { Asking::Claim };
+        self.tasks[task] = Task {
+            key,
+            backoff,
+            attempts_left,
+            asking,
+            ..std::mem::replace(&mut self.tasks[task], Task::new(0))
+        };
+        self.attempt(task);
+    }
+
+    /// One round under a new owner.
+    fn attempt(&mut self, task: usize) {
+        let Task { client, key, asking, .. } = self.tasks[task];
+        let ttl = self.draw.pick(&self.plan.ttls);
+        let owner = self.owner_for(task);
+        let terms = self.plan.terms(ttl);
+        let subject = self.owners[owner].owner;
+        let now = self.client_now(client);
+        let lease = Lease::acquire(terms, self.keys[key].clone(), subject, asking, now);
+        let tenure = self.tenures.len();
+        self.tenures.push(Tenure {
+            lease,
+            client,
+            task: Some(task),
+            owner,
+            ttl_millis: ttl.as_millis(),
+            round: unstarted_round(),
+            valid_until: None,
+            dropped: false,
+            interrupted: false,
+            timer: TrueTime::MAX,
+            withheld: Vec::new(),
+        });
+        note!(
+            self,
+            "c{client} task {task} acquires {} as o{owner} for {} ms",
+            self.keys[key],
+            ttl.as_millis()
+        );
+        self.tasks[task].state = State::Acquiring(tenure);
+        if !self.healed && self.draw.chance(self.plan.impatience) {
+            let patience = self.draw.spread(self.plan.latency / 4, 8 * self.plan.latency);
+            self.wake_after(task, patience);
+        } else {
+            self.tasks[task].alarm += 1;
+        }
+        self.drain(tenure);
+    }
+
+    fn owner_for(&mut self, task: usize) -> usize {
+        if let (Some(Switch::OwnerReused), Some(last)) = (self.broken, self.tasks[task].last_owner) {
+            return last;
+        }
+        let owner = self.owners.len();
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&(owner as u64).to_be_bytes());
+        bytes[8..].copy_from_slice(&self.draw.next().to_be_bytes());
+        self.owners.push(OwnerWitness {
+            owner: Owner::from_bytes(bytes),
+            key: self.tasks[task].key,
+            retired: false,
+            longest_ttl: 0,
+            nodes: Default::default(),
+        });
+        self.tasks[task].last_owner = Some(owner);
+        owner
+    }
+
+    /// What a lease says, heard by its task.
+    pub fn tell_task(&mut self, tenure: usize, event: LeaseEvent) {
+        let Some(task) = self.tenures[tenure].task else { return };
+        match event {
+            LeaseEvent::Held(_) => self.begin_to_hold(task, tenure),
+            LeaseEvent::Failed(failure) => self.failed(task, tenure, failure),
+            LeaseEvent::Extended(_) => self.counters.add(Seen::Extended),
+            LeaseEvent::NotExtended(NotExtended::Unconfirmed) => {
+                self.counters.add(Seen::ExtensionUnconfirmed)
+            }
+            // Lost: only where a guarded memory loss is not what it should be, so that nothing counts on it.
+            LeaseEvent::NotExtended(why) => {
+                if why == NotExtended::Expired {
+                    self.counters.add(Seen::ExtensionTooLate);
+                }
+                self.tasks[task].last_owner = None;
+                self.think(task);
+            }
+            LeaseEvent::Released(how) => self.released(task, how),
+        }
+    }
+
+    fn begin_to_hold(&mut self, task: usize, tenure: usize) {
+        self.counters.add(Seen::Granted);
+        if self.tenures[tenure].round.answered.len() < self.plan.quorum.nodes() {
+            self.counters.add(Seen::HeldWithSilentNode);
+        }
+        self.tasks[task].state = State::Holding(tenure);
+        self.tasks[task].extensions_left =
+            if self.healed { 0 } else { self.draw.pick(&[0, 0, 0, 1, 1, 2, 4]) };
+        let hold = self.hold_time(tenure);
+        self.wake_after(task, hold);
+    }
+
+    /// Mostly short; sometimes up to the very end of validity, or beyond.
+    fn hold_time(&mut self, tenure: usize) -> u64 {
+        let holder = &self.tenures[tenure];
+        let until = holder.valid_until.map_or(self.now, |until| self.client_when(holder.client, until));
+        let left = until.saturating_sub(self.now);
+        let round_trip = 2 * self.plan.latency;
+        match self.draw.below(100) {
+            _ if self.healed => self.draw.below(round_trip),
+            0..68 => self.draw.below(2 * round_trip),
+            68..80 => self.draw.below(left + 1),
+            80..91 => left.saturating_sub(self.draw.below(round_trip)),
+            _ => left + self.draw.below(left + 1),
+        }
+    }
+
+    fn act_as_holder(&mut self, task: usize, tenure: usize) {
+        let holder = &self.tenures[tenure];
+        let now = self.client_now(holder.client);
+        let valid = holder.valid_until.is_some_and(|until| now < until);
+        if !valid && self.clients[holder.client].paused_until == self.now {
+            self.counters.add(Seen::PausedBeyondValidity);
+        }
+        if self.tasks[task].extensions_left > 0 {
+            self.tasks[task].extensions_left -= 1;
+            return self.extend(task, tenure);
+        }
+        if self.draw.chance(250) && !self.healed {
+            return self.walk_away(task, tenure);
+        }
+        note!(self, "task {task} releases o{}", self.tenures[tenure].owner);
+        self.tasks[task].state = State::Releasing(tenure);
+        let now = self.lease_now(tenure);
+        self.tenures[tenure].lease.release(now);
+        self.tasks[task].alarm += 1;
+        if self.draw.chance(self.plan.impatience) && !self.healed {
+            let patience = self.draw.below(4 * self.plan.latency);
+            self.wake_after(task, patience);
+        }
+        self.drain(tenure);
+    }
+
+    fn extend(&mut self, task: usize, tenure: usize) {
+        let ttl = self.draw.pick(&self.plan.ttls);
+        note!(self, "task {task} extends o{} by {} ms", self.tenures[tenure].owner, ttl.as_millis());
+        if self.tenures[tenure].round.kind == RoundKind::Extend && !self.tenures[tenure].round.decided {
+            self.counters.add(Seen::ExtensionReplaced);
+        }
+        let record = &mut self.owners[self.tenures[tenure].owner];
+        record.longest_ttl = record.longest_ttl.max(ttl.as_millis());
+        let again = self.hold_time(tenure);
+        self.wake_after(task, again);
+        let now = self.lease_now(tenure);
+        self.tenures[tenure].lease.extend(ttl, now);
+        self.drain(tenure);
+    }
+
+    fn failed(&mut self, task: usize, tenure: usize, failure: Failure) {
+        let round = self.tenures[tenure].lease.round();
+        let majority = round.majority_holder().cloned();
+        let remaining = round.shortest_remaining();
+        if matches!(majority, Some(HolderValue::Foreign(_))) {
+            self.counters.add(Seen::ForeignHolder);
+        }
+        let (seen, cause) = match failure {
+            Failure::Contended if majority.is_none() => (Seen::SplitVote, Cause::Split),
+            Failure::Contended => (Seen::Contended, Cause::Held(remaining)),
+            Failure::Unavailable => (Seen::Unavailable, Cause::Unavailable),
+            Failure::Exhausted { .. } => (Seen::Exhausted, Cause::Unavailable),
+        };
+        self.counters.add(seen);
+        self.tenures[tenure].dropped = self.draw.chance(300);
+        let random = self.draw.next();
+        let actor = &mut self.tasks[task];
+        actor.attempts_left -= 1;
+        if actor.attempts_left == 0 {
+            return self.think(task);
+        }
+        actor.state = State::Waiting;
+        // Contention is known now: the path that also tells the holder's remaining life.
+        actor.asking = if failure == Failure::Contended { Asking::Claim } else { actor.asking };
+        let pause = actor.backoff.next(cause, random).as_nanos() as u64;
+        self.wake_after(task, pause);
+    }
+
+    fn released(&mut self, task: usize, how: Released) {
+        self.counters.add(match how {
+            Released::Confirmed => Seen::ReleaseConfirmed,
+            Released::Gone => Seen::ReleaseGone,
+            Released::TakenOver => Seen::ReleaseTakenOver,
+            Released::Unconfirmed => Seen::ReleaseUnconfirmed,
+        });
+        self.tasks[task].got_in |= self.healed;
+        self.tasks[task].last_owner = None;
+        self.think(task);
+    }
+
+    /// The future or guard is dropped: what is open becomes debts, and nobody listens any more.
+    fn walk_away(&mut self, task: usize, tenure: usize) {
+        note!(self, "task {task} walks away from o{}", self.tenures[tenure].owner);
+        let now = self.lease_now(tenure);
+        self.tenures[tenure].lease.abandon(now);
+        self.task_lost_its_lease(tenure);
+        self.drain(tenure);
+        self.tenures[tenure].dropped = self.draw.chance(700);
+    }
+
+    /// A task whose lease was abandoned goes on with something else.
+    pub fn task_lost_its_lease(&mut self, tenure: usize) {
+        if let Some(task) = self.tenures[tenure].task.take() {
+            self.tasks[task].last_owner = None;
+            self.think(task);
+        }
+    }
+}
+
+fn unstarted_round() -> RoundWitness {
+    RoundWitness {
+        call: CallId(u32::MAX - 1),
+        kind: RoundKind::Acquire,
+        started: 0,
+        started_locally: Default::default(),
+        answered: NodeSet::EMPTY,
+        granted: NodeSet::EMPTY,
+        decided: false,
+    }
+}

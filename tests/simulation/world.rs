@@ -1,0 +1,259 @@
+//! One history: a queue of events in true time, drawn from one seed. Faults first, then healing and progress.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use redquorum::protocol::message::Key;
+
+use super::broken::Switch;
+use super::client::{Client, Tenure};
+use super::clock::{Clock, MILLI, TrueTime, draw_clock};
+use super::counters::{Counters, Seen};
+use super::draw::Draw;
+use super::laws::{self, Finding, Law, Violation};
+use super::network::{Call, Connection, Link};
+use super::node::Node;
+use super::plan::Plan;
+use super::task::Task;
+use super::trace::{Trace, note};
+use super::witness::OwnerWitness;
+
+/// Something that happens at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Event {
+    /// A request reaches its node.
+    Arrive(usize),
+    /// A stalled connection flows again.
+    Flow(usize),
+    Thaw(usize),
+    Restart(usize),
+    /// A node's mood is well again.
+    Well(usize),
+    Fault,
+    /// The time for progress is over.
+    Deadline,
+    // What follows happens to a client, and waits while it stands still.
+    /// A reply reaches its client.
+    Answer(usize),
+    /// A client learns that its connection is gone.
+    Lost(usize),
+    Watch(usize),
+    Connect(usize),
+    LeaseTimer(usize),
+    LedgerTimer(usize),
+    /// An interrupted fan-out goes on.
+    Drain(usize),
+    Task {
+        task: usize,
+        alarm: u32,
+    },
+}
+
+/// Faults end at the latest then.
+const LONGEST_SAFETY_PHASE: TrueTime = 30_000 * MILLI;
+
+/// A history with more events than this is stuck in a loop.
+const MOST_EVENTS: u64 = 200_000;
+
+/// What the healed world must have done by: room for a guard, the longest TTL, every debt, and a crowd in random
+/// order.
+const PROGRESS_BOUND: TrueTime = 30_000 * MILLI;
+
+/// The texts that replies carry, made once.
+#[derive(Debug)]
+pub struct Words {
+    pub lost: Arc<str>,
+    pub refused: Arc<str>,
+    pub failed: Arc<str>,
+}
+
+/// Everything there is.
+#[derive(Debug)]
+pub struct World {
+    pub now: TrueTime,
+    queue: BinaryHeap<Reverse<(TrueTime, u64, Event)>>,
+    scheduled: u64,
+    pub draw: Draw,
+    pub plan: Plan,
+    pub keys: Vec<Key>,
+    pub nodes: Vec<Node>,
+    pub clients: Vec<Client>,
+    pub tasks: Vec<Task>,
+    pub links: Vec<Link>,
+    pub connections: Vec<Connection>,
+    pub calls: Vec<Call>,
+    pub tenures: Vec<Tenure>,
+    /// Tenures whose holder may act, or thinks so.
+    pub holders: Vec<usize>,
+    pub owners: Vec<OwnerWitness>,
+    pub healed: bool,
+    pub operations: u64,
+    pub faults: u64,
+    pub counters: Counters,
+    pub trace: Trace,
+    pub words: Words,
+    pub broken: Option<Switch>,
+    violation: Option<Violation>,
+}
+
+impl World {
+    /// The world that `seed` draws, with a switch or none.
+    pub fn new(seed: u64, broken: Option<Switch>, trace: Trace) -> Self {
+        let mut draw = Draw::new(seed);
+        let plan = Plan::draw(&mut draw);
+        let nodes = (0..plan.quorum.nodes()).map(|_| Node::new(node_clock(&mut draw, broken))).collect();
+        let clients = (0..plan.clients).map(|_| Client::new(draw_clock(&mut draw))).collect();
+        let tasks = plan.tasks.iter().enumerate();
+        let tasks = tasks.flat_map(|(client, count)| (0..*count).map(move |_| Task::new(client))).collect();
+        let link =
+            |draw: &mut Draw| Link { connection: None, suspect: false, speed: draw.between(300, 1_200) };
+        let links = (0..plan.clients * plan.quorum.nodes()).map(|_| link(&mut draw)).collect();
+        let mut world = Self {
+            now: 0,
+            queue: BinaryHeap::with_capacity(256),
+            scheduled: 0,
+            keys: (0..plan.keys).map(|key| Key::new(format!("k{key}").into_bytes())).collect(),
+            nodes,
+            clients,
+            tasks,
+            links,
+            connections: Vec::with_capacity(64),
+            calls: Vec::with_capacity(1_024),
+            tenures: Vec::with_capacity(128),
+            holders: Vec::new(),
+            owners: Vec::with_capacity(128),
+            healed: false,
+            operations: 0,
+            faults: 0,
+            counters: Counters::default(),
+            trace,
+            words: Words { lost: "reset".into(), refused: "READONLY".into(), failed: "ERR in script".into() },
+            broken,
+            violation: None,
+            draw,
+            plan,
+        };
+        world.begin();
+        world
+    }
+
+    fn begin(&mut self) {
+        note!(self, "{:?}", self.plan);
+        for link in 0..self.links.len() {
+            self.schedule(0, Event::Connect(link));
+        }
+        for task in 0..self.tasks.len() {
+            self.think(task);
+        }
+        let first = self.draw.below(2 * self.plan.fault_pause);
+        self.schedule(first, Event::Fault);
+    }
+
+    pub fn schedule(&mut self, at: TrueTime, event: Event) {
+        self.scheduled += 1;
+        self.queue.push(Reverse((at, self.scheduled, event)));
+    }
+
+    /// Records what a checker found, if its law is the one that counts: while a switch is on, that is the law whose
+    /// checker has to find it.
+    pub fn demand(&mut self, law: Law, finding: Finding) {
+        let Err(detail) = finding else { return };
+        let counts = self.broken.is_none_or(|switch| switch.law() == law);
+        if counts && self.violation.is_none() {
+            note!(self, "VIOLATION of {law:?}: {detail}");
+            self.violation = Some(Violation { law, at: self.now, detail });
+        }
+    }
+
+    /// Plays the history to its end, or to the first violation.
+    pub fn run(&mut self) -> Option<Violation> {
+        let mut events = 0;
+        while let Some(Reverse((at, _, event))) = self.queue.pop() {
+            self.now = at;
+            events += 1;
+            if events > MOST_EVENTS {
+                self.demand(Law::Progress, Err(format!("no end after {MOST_EVENTS} events")));
+                break;
+            }
+            self.happen(event);
+            if self.violation.is_some() {
+                return self.violation.take();
+            }
+            let enough = self.operations >= self.plan.operations || self.now >= LONGEST_SAFETY_PHASE;
+            if enough && !self.healed {
+                self.heal();
+                self.schedule(self.now + PROGRESS_BOUND, Event::Deadline);
+            }
+        }
+        self.end();
+        self.violation.take()
+    }
+
+    fn happen(&mut self, event: Event) {
+        if let Some(client) = self.client_of(event) {
+            let resumes = self.clients[client].paused_until;
+            if resumes > self.now {
+                return self.schedule(resumes, event);
+            }
+        }
+        match event {
+            Event::Arrive(call) => self.arrive(call),
+            Event::Flow(connection) => self.release_stuck(connection, false),
+            Event::Thaw(node) => self.thaw(node),
+            Event::Restart(node) => self.restart(node),
+            Event::Well(node) => self.nodes[node].mood = super::node::Mood::Well,
+            Event::Fault => self.strike(),
+            Event::Deadline => {
+                let finding = laws::progress(self);
+                self.demand(Law::Progress, finding);
+            }
+            Event::Answer(call) => self.answer(call),
+            Event::Lost(connection) => self.lose_connection(connection),
+            Event::Watch(connection) => self.look_at(connection),
+            Event::Connect(link) => self.connect(link),
+            Event::LeaseTimer(tenure) => self.lease_timer(tenure),
+            Event::LedgerTimer(client) => self.drive_ledger(client),
+            Event::Drain(tenure) => self.drain(tenure),
+            Event::Task { task, alarm } => self.wake(task, alarm),
+        }
+    }
+
+    fn client_of(&self, event: Event) -> Option<usize> {
+        match event {
+            Event::Answer(call) => Some(self.connections[self.calls[call].connection].client),
+            Event::Lost(connection) | Event::Watch(connection) => Some(self.connections[connection].client),
+            Event::Connect(link) => Some(link / self.nodes.len()),
+            Event::LeaseTimer(tenure) | Event::Drain(tenure) => Some(self.tenures[tenure].client),
+            Event::LedgerTimer(client) => Some(client),
+            Event::Task { task, .. } => Some(self.tasks[task].client),
+            _ => None,
+        }
+    }
+
+    /// Nothing happens any more: every lease is over, every debt has ended.
+    fn end(&mut self) {
+        let finding = laws::progress(self);
+        self.demand(Law::Progress, finding);
+        let finding = laws::no_leftovers(self, false);
+        self.demand(Law::NoLeftovers, finding);
+        self.now += 2 * self.plan.guard();
+        let finding = laws::no_leftovers(self, true);
+        self.demand(Law::NoLeftovers, finding);
+        note!(self, "the end");
+    }
+
+    /// Grants so far.
+    pub fn grants(&self) -> u64 {
+        self.counters.get(Seen::Granted)
+    }
+}
+
+/// A node's clock within the bound, or beyond it while that is switched on.
+fn node_clock(draw: &mut Draw, broken: Option<Switch>) -> Clock {
+    let clock = draw_clock(draw);
+    match broken {
+        Some(Switch::DriftBeyondBound) => Clock::new(clock.origin(), draw.between(1_020_000, 1_100_000)),
+        _ => clock,
+    }
+}
