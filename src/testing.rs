@@ -152,3 +152,52 @@ impl fmt::Debug for MemoryNode {
         fmt::Debug::fmt(&self.server, f)
     }
 }
+
+/// One real server, spoken to through the same node as in a client, an operation at a time: for comparing it with the
+/// in-memory node. No part of the stable interface.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct RawNode {
+    node: crate::node::Node,
+    mailbox: Arc<crate::node::Mailbox>,
+    _shutdown: tokio_util::sync::DropGuard,
+}
+
+#[doc(hidden)]
+impl RawNode {
+    /// Connects to the server at `url`.
+    pub async fn connect(url: &str) -> Result<Self, crate::BuildError> {
+        use crate::node::redis::{Settings, address::Address, serve};
+
+        let settings = Settings {
+            address: Address::parse(url)?,
+            connect_timeout: Duration::from_secs(5),
+            reply_timeout: Duration::from_secs(5),
+            backlog: crate::config::BACKLOG,
+            client_name: "redquorum-raw".into(),
+        };
+        let limits = crate::node::Limits { backlog: settings.backlog };
+        let (notices, _) = tokio::sync::mpsc::unbounded_channel();
+        let id = crate::protocol::quorum::NodeId::new(0);
+        let (node, desk) = crate::node::node(id, settings.address.name().clone(), limits, notices);
+        let shutdown = tokio_util::sync::CancellationToken::new();
+        tokio::spawn(serve(desk, settings, Clock::System, shutdown.clone()));
+        // The sender is in the node, so waiting cannot fail.
+        let _ = node.state().wait_for(|state| *state == crate::node::State::Up).await;
+        Ok(Self { node, mailbox: crate::node::Mailbox::new(), _shutdown: shutdown.drop_guard() })
+    }
+
+    /// Executes one operation.
+    pub async fn execute(
+        &self,
+        operation: crate::protocol::message::Operation,
+    ) -> crate::protocol::message::Reply {
+        let mailbox = self.mailbox.clone();
+        let request = crate::node::Request { operation, debt: None, mailbox, call: 0 };
+        if let Err(reason) = self.node.send(request) {
+            return crate::protocol::message::Reply::NotSent(reason);
+        }
+        let mut answers = std::future::poll_fn(|cx| self.mailbox.poll_take(cx)).await;
+        answers.remove(0).reply
+    }
+}

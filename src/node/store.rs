@@ -93,7 +93,10 @@ impl Store {
 
     /// Sets a key to another client's value, with or without an expiry.
     pub fn put_foreign(&mut self, key: &Key, value: &[u8], ttl: Option<Duration>, now: Instant) {
-        self.insert(key, StoredValue::Foreign(value.into()), ttl, now);
+        // Another client's value may look like an owner of ours, and is one then.
+        let stored =
+            Owner::from_hex(value).map_or_else(|| StoredValue::Foreign(value.into()), StoredValue::Owner);
+        self.insert(key, stored, ttl, now);
     }
 
     /// Sets a key to data of another type.
@@ -153,10 +156,10 @@ impl Entry {
         self.expires.map(|expires| Duration::from_millis(expires.saturating_sub(millis(now))))
     }
 
-    /// Lengthens, never shortens.
+    /// Lengthens, never shortens; a key of ours that somebody made to live for ever gets its end back.
     fn lengthen(&mut self, ttl: Ttl, now: Instant) {
         let until = millis(now.after(ttl.duration()));
-        self.expires = self.expires.map(|expires| expires.max(until));
+        self.expires = Some(self.expires.map_or(until, |expires| expires.max(until)));
     }
 }
 

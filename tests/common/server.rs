@@ -291,8 +291,8 @@ impl Server {
     }
 
     /// Time until `key` expires: `None` where there is no such key, the maximum where it never expires.
-    pub fn pttl(&self, key: &str) -> Option<Duration> {
-        match self.ask::<i64, _>(&["PTTL", key]) {
+    pub fn pttl(&self, key: impl AsRef<[u8]>) -> Option<Duration> {
+        match self.ask::<i64, &[u8]>(&[b"PTTL", key.as_ref()]) {
             -2 => None,
             -1 => Some(Duration::MAX),
             millis => Some(Duration::from_millis(millis.unsigned_abs())),

@@ -55,10 +55,10 @@ struct Silence {
 }
 
 impl Silence {
-    /// Two reply timeouts are no hiccup any more; after four, and not under a second, the connection is given up, since
-    /// everything on it would wait for a server that may be gone.
+    /// Three reply timeouts are no hiccup any more, unless they are very short; after four, and not under a second, the
+    /// connection is given up, since everything on it would wait for a server that may be gone.
     fn after(reply_timeout: Duration) -> Self {
-        let suspect = reply_timeout.saturating_mul(2);
+        let suspect = reply_timeout.saturating_mul(3).max(Duration::from_millis(100));
         let replace = reply_timeout.saturating_mul(4).max(Duration::from_secs(1));
         Self { suspect, replace }
     }

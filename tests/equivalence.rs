@@ -1,0 +1,191 @@
+//! The in-memory node answers exactly as a real server does, for random sequences of operations.
+//!
+//! Everything that runs on in-memory nodes (the simulations, the demo, users' own tests) rests on this. Run it against
+//! each supported server with `make test-matrix`.
+
+mod common;
+
+use std::time::{Duration, Instant as Wall};
+
+use common::Server;
+use proptest::prelude::*;
+use redquorum::node::store::Store;
+use redquorum::protocol::message::{Holder, HolderValue, Key, Operation, Owner, Reply};
+use redquorum::protocol::time::Instant;
+use redquorum::protocol::validity::{Drift, Ttl};
+use redquorum::testing::RawNode;
+
+/// What one step does: an operation through the node, or somebody else's hand on the data.
+#[derive(Clone, Debug)]
+enum Step {
+    Operation(Operation),
+    Foreign { key: usize, value: Vec<u8>, expires: bool },
+    OtherType { key: usize },
+    Remove { key: usize },
+    FlushScripts,
+}
+
+/// Lives long enough that none ends during a run, and different enough to tell a lengthened key from one left alone.
+const TTLS: [u64; 3] = [60_000, 120_000, 240_000];
+
+fn keys() -> [Key; 4] {
+    [Key::new(*b"k"), Key::new(*b"{tag}:x"), Key::new(*b"\x00\xff\r\n"), Key::new(vec![b'x'; 2_000])]
+}
+
+fn operation() -> impl Strategy<Value = Step> {
+    (0..4, 0..4usize, 0..3u8, 0..3usize).prop_map(|(kind, key, owner, ttl)| {
+        let (key, owner) = (keys()[key].clone(), Owner::from_bytes([owner; 16]));
+        let duration = Duration::from_millis(TTLS[ttl]);
+        let ttl = Ttl::new(duration, Drift::default(), duration).expect("a sensible TTL");
+        Step::Operation(match kind {
+            0 => Operation::Set { key, owner, ttl },
+            1 => Operation::Claim { key, owner, ttl },
+            2 => Operation::Extend { key, owner, ttl },
+            _ => Operation::Release { key, owner },
+        })
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let value = prop_oneof![
+        Just(b"someone".to_vec()),
+        Just(Vec::new()),
+        // Another client's value that looks like an owner of ours.
+        Just(Owner::from_bytes([1; 16]).to_hex().to_vec()),
+        proptest::collection::vec(any::<u8>(), 0..100),
+    ];
+    prop_oneof![
+        20 => operation(),
+        2 => (0..4usize, value, any::<bool>()).prop_map(|(key, value, expires)| Step::Foreign { key, value, expires }),
+        1 => (0..4usize).prop_map(|key| Step::OtherType { key }),
+        1 => (0..4usize).prop_map(|key| Step::Remove { key }),
+        1 => Just(Step::FlushScripts),
+    ]
+}
+
+/// Two servers side by side: the real one, and the one in memory.
+struct Pair {
+    server: Server,
+    node: RawNode,
+    store: Store,
+    started: Wall,
+}
+
+impl Pair {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(1_000_000_000).after(self.started.elapsed())
+    }
+
+    async fn take(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        let now = self.now();
+        match step {
+            Step::Operation(operation) => {
+                let expected = self.store.execute(operation, now);
+                let real = self.node.execute(operation.clone()).await;
+                prop_assert!(
+                    self.agree(operation, &expected, &real),
+                    "{operation:?}: expected {expected:?}, real {real:?}"
+                );
+            }
+            Step::Foreign { key, value, expires } => {
+                let key = &keys()[*key];
+                let ttl = expires.then_some(Duration::from_millis(TTLS[1]));
+                self.store.put_foreign(key, value, ttl, now);
+                self.server.command(&[b"SET", key.as_bytes(), value]);
+                if *expires {
+                    self.server.command(&[b"PEXPIRE", key.as_bytes(), TTLS[1].to_string().as_bytes()]);
+                }
+            }
+            Step::OtherType { key } => {
+                let key = &keys()[*key];
+                self.store.put_other_type(key, now);
+                self.server.command(&[b"DEL", key.as_bytes()]);
+                self.server.command(&[b"RPUSH", key.as_bytes(), b"data"]);
+            }
+            Step::Remove { key } => {
+                self.store.remove(&keys()[*key]);
+                self.server.command(&[b"DEL", keys()[*key].as_bytes()]);
+            }
+            Step::FlushScripts => {
+                self.server.command(&["SCRIPT", "FLUSH"]);
+            }
+        }
+        self.compare()
+    }
+
+    /// The same answer, as far as this server can give it: before Redis 7.0 a refused set does not name the holder, and a
+    /// native compare-and-delete does not tell why it deleted nothing.
+    fn agree(&self, operation: &Operation, expected: &Reply, real: &Reply) -> bool {
+        let version = self.server.version();
+        match (expected, real) {
+            (Reply::Held(expected), Reply::Held(real)) => {
+                let named = expected.value == real.value;
+                let unnamed = matches!(operation, Operation::Set { .. })
+                    && real.value == HolderValue::Unnamed
+                    && !version.at_least((7, 0), (0, 0));
+                (named || unnamed) && close(expected, real)
+            }
+            // One's own value seen by a set: this very round made it, or the server does not tell.
+            (Reply::Granted, Reply::Held(real)) => {
+                matches!(operation, Operation::Set { .. })
+                    && real.value == HolderValue::Unnamed
+                    && !version.at_least((7, 0), (0, 0))
+            }
+            (Reply::Absent | Reply::Held(_), Reply::NotOurs) => {
+                matches!(operation, Operation::Release { .. }) && version.at_least((8, 4), (9, 0))
+            }
+            (expected, real) => expected == real,
+        }
+    }
+
+    /// The same keys with the same values and lives.
+    fn compare(&mut self) -> Result<(), TestCaseError> {
+        let now = self.now();
+        for key in keys() {
+            let expected = self.store.holder(&key, now);
+            let left = self.server.pttl(key.as_bytes());
+            prop_assert_eq!(expected.is_some(), left.is_some(), "{} exists on one side only", key);
+            let (Some(expected), Some(left)) = (expected, left) else { continue };
+            let real = match self.server.try_command(&[b"GET", key.as_bytes()]) {
+                Ok(redis::Value::BulkString(value)) => HolderValue::read(&value),
+                _ => HolderValue::NotALock,
+            };
+            prop_assert_eq!(&expected.value, &real, "{} has another value", key);
+            let remaining = (left != Duration::MAX).then_some(left);
+            prop_assert!(
+                close(&expected, &Holder { value: real, remaining }),
+                "{} lives for {:?}",
+                key,
+                left
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Within two seconds: the TTLs used differ by a minute.
+fn close(expected: &Holder, real: &Holder) -> bool {
+    match (expected.remaining, real.remaining) {
+        (Some(expected), Some(real)) => expected.abs_diff(real) < Duration::from_secs(2),
+        (expected, real) => expected == real,
+    }
+}
+
+/// Law: on every sequence of operations, foreign writes and script flushes, both nodes answer alike and keep alike.
+#[test]
+fn memory_and_server_answer_alike() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let node = runtime.block_on(RawNode::connect(&server.url())).expect("a connection");
+    let pair = std::cell::RefCell::new(Pair { server, node, store: Store::default(), started: Wall::now() });
+    let config = ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
+
+    proptest!(config, |(steps in proptest::collection::vec(step(), 1..40))| {
+        let mut pair = pair.borrow_mut();
+        pair.store.wipe();
+        pair.server.command(&["FLUSHALL"]);
+        for step in &steps {
+            runtime.block_on(pair.take(step))?;
+        }
+    });
+}
