@@ -218,6 +218,7 @@ impl World {
     pub fn heal(&mut self) {
         note!(self, "everything heals");
         self.healed = true;
+        self.healed_at = self.now;
         self.plan.latency = (self.plan.latency / 4).max(1);
         self.plan.slow = 0;
         for node in 0..self.nodes.len() {

@@ -1,11 +1,12 @@
 //! The laws, one checker each. Every checker looks at what really happened, never at what the protocol believes, and
 //! cites the rule of the design that it watches over (`docs/design.md`, section 2).
 
+use std::time::Duration;
+
 use redquorum::protocol::debt::{Debt, MARGIN};
 use redquorum::protocol::message::{HolderValue, Operation, Owner};
 use redquorum::protocol::quorum::{NodeId, NodeSet, Quorum};
 use redquorum::protocol::time::Instant;
-use redquorum::protocol::validity::Drift;
 
 use super::client::Client;
 use super::clock::TrueTime;
@@ -141,10 +142,9 @@ pub fn settled_stays_clear(record: &OwnerWitness, node: usize) -> Finding {
 
 /// Rule 4: a debt ends at the last send + TTL + allowance + margin, and travels with nothing else.
 pub fn debt_is_bounded(record: &OwnerWitness, debt: &Debt) -> Finding {
-    let longest = std::time::Duration::from_millis(record.longest_ttl);
-    let allowance = longest / 100 + std::time::Duration::from_millis(2);
+    let longest = Duration::from_millis(record.longest_ttl);
+    let allowance = longest / 100 + Duration::from_millis(2);
     let bound = record.nodes[debt.node.index()].last_sent.after(longest).after(allowance).after(MARGIN);
-    debug_assert_eq!(Drift::default(), Drift::parts_per_million(10_000));
     require(debt.ends() <= bound, || format!("owed until {:?}, bound {bound:?}", debt.ends()))
 }
 

@@ -137,29 +137,6 @@ impl World {
         Err(refusal.1)
     }
 
-    fn witness_send(
-        &mut self,
-        client: usize,
-        node: usize,
-        owner: usize,
-        connection: usize,
-        operation: &Operation,
-    ) {
-        let local = self.client_now(client);
-        let record = &mut self.owners[owner];
-        let on_node = &mut record.nodes[node];
-        match operation {
-            Operation::Release { .. } => return,
-            Operation::Set { ttl, .. } | Operation::Claim { ttl, .. } => {
-                on_node.written = true;
-                on_node.connection = connection_id(connection);
-                record.longest_ttl = record.longest_ttl.max(ttl.as_millis());
-            }
-            Operation::Extend { ttl, .. } => record.longest_ttl = record.longest_ttl.max(ttl.as_millis()),
-        }
-        (on_node.last_sent, on_node.last_sent_truly) = (local, self.now);
-    }
-
     fn put_on_the_way(&mut self, call: usize) {
         let connection = self.calls[call].connection;
         if self.connections[connection].stalled {

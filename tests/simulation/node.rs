@@ -1,16 +1,13 @@
 //! One node: the real `Store`, a clock of its own, and what can befall it.
 
-use std::time::Duration;
-
 use redquorum::node::store::Store;
-use redquorum::protocol::message::{HolderValue, Key, Operation, Owner, Reply, Unknown};
+use redquorum::protocol::message::{HolderValue, Key, Owner, Reply, Unknown};
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
-use redquorum::protocol::validity::{Drift, Ttl};
 
-use super::broken::Switch;
 use super::clock::{Clock, MILLI, TrueTime};
 use super::counters::Seen;
+use super::falsify::execute_falsely;
 use super::laws::{self, Law};
 use super::network::Purpose;
 use super::trace::note;
@@ -131,13 +128,9 @@ impl World {
         let local = place.clock.at(self.now);
         let key = self.calls[call].operation.key();
         let before = place.store.holder(key, local).map(|holder| holder.value);
-        let reply = match self
-            .broken
-            .and_then(|switch| execute_broken(switch, place, &self.calls[call].operation, local))
-        {
-            Some(reply) => reply,
-            None => place.store.execute(&self.calls[call].operation, local),
-        };
+        let operation = &self.calls[call].operation;
+        let falsely = execute_falsely(self.broken, place, operation, local);
+        let reply = falsely.unwrap_or_else(|| place.store.execute(operation, local));
         let after = place.store.holder(key, local).map(|holder| holder.value);
 
         let carried = before == Some(HolderValue::Owner(subject));
@@ -157,38 +150,5 @@ impl World {
         }
         self.witness_execution(node, owner, creates && carries && !carried, carries && carried, late);
         reply
-    }
-
-    fn witness_execution(&mut self, node: usize, owner: usize, made: bool, kept: bool, late: bool) {
-        if late {
-            self.counters.add(Seen::LateExecution);
-        }
-        if made && late && self.owners[owner].retired {
-            self.counters.add(Seen::LateSetOfDeadOwner);
-        }
-        let on_node = &mut self.owners[owner].nodes[node];
-        on_node.executed |= made;
-        if made || kept {
-            on_node.last_executed = self.now;
-        }
-    }
-}
-
-/// What a node does instead while a switch is on; `None` where it does the usual.
-fn execute_broken(switch: Switch, node: &mut Node, operation: &Operation, local: Instant) -> Option<Reply> {
-    match (switch, operation) {
-        (Switch::BlindDelete, Operation::Release { key, .. }) => {
-            Some(if node.store.remove(key) { Reply::Granted } else { Reply::Absent })
-        }
-        (Switch::HealedCounts, Operation::Extend { key, owner, ttl }) => {
-            let claim = Operation::Claim { key: key.clone(), owner: *owner, ttl: *ttl };
-            Some(node.store.execute(&claim, local))
-        }
-        (Switch::KeysOutliveTtl, Operation::Set { key, owner, .. } | Operation::Claim { key, owner, .. }) => {
-            let hour = Duration::from_secs(3_600);
-            let ttl = Ttl::new(hour, Drift::default(), hour).ok()?;
-            Some(node.store.execute(&Operation::Claim { key: key.clone(), owner: *owner, ttl }, local))
-        }
-        _ => None,
     }
 }

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::broken::Switch;
+use super::clock::TrueTime;
 use super::counters::Counters;
 use super::laws::Violation;
 use super::trace::Trace;
@@ -26,6 +27,8 @@ pub struct Run {
     pub operations: u64,
     pub grants: u64,
     pub faults: u64,
+    /// The longest time in which a healed world let all in.
+    pub longest_recovery: TrueTime,
     pub counters: Counters,
     pub failure: Option<Failure>,
     pub took: Duration,
@@ -67,6 +70,7 @@ fn work(next: &AtomicU64, end: &AtomicU64, broken: Option<Switch>) -> Run {
         run.operations += world.operations;
         run.grants += world.grants();
         run.faults += world.faults;
+        run.longest_recovery = run.longest_recovery.max(world.recovery());
         run.counters.merge(&world.counters);
     }
 }
@@ -77,6 +81,7 @@ impl Run {
         self.operations += other.operations;
         self.grants += other.grants;
         self.faults += other.faults;
+        self.longest_recovery = self.longest_recovery.max(other.longest_recovery);
         self.counters.merge(&other.counters);
         let failures = self.failure.take().into_iter().chain(other.failure);
         self.failure = failures.min_by_key(|failure| failure.seed);
@@ -87,12 +92,14 @@ impl Run {
         let histories = self.histories.max(1);
         let seconds = self.took.as_secs_f64().max(0.001);
         format!(
-            "{} histories in {seconds:.1} s ({:.0} a minute), on average {} node operations, {} grants, {} faults\n{}",
+            "{} histories in {seconds:.1} s ({:.0} a minute), on average {} node operations, {} grants, {} faults; \
+             longest recovery {:.1} s\n{}",
             self.histories,
             self.histories as f64 / seconds * 60.0,
             self.operations / histories,
             self.grants / histories,
             self.faults / histories,
+            self.longest_recovery as f64 / 1e9,
             self.counters.table()
         )
     }

@@ -3,18 +3,15 @@
 use std::time::Duration;
 
 use redquorum::protocol::backoff::{Backoff, Cause};
-use redquorum::protocol::lease::{
-    Asking, CallId, Event as LeaseEvent, Failure, Lease, NotExtended, Released,
-};
+use redquorum::protocol::lease::{Asking, Event as LeaseEvent, Failure, Lease, NotExtended, Released};
 use redquorum::protocol::message::{HolderValue, Owner};
-use redquorum::protocol::quorum::NodeSet;
 
 use super::broken::Switch;
 use super::client::Tenure;
-use super::clock::{MILLI, TrueTime};
+use super::clock::MILLI;
 use super::counters::Seen;
 use super::trace::note;
-use super::witness::{OwnerWitness, RoundKind, RoundWitness};
+use super::witness::{OwnerWitness, RoundKind};
 use super::world::{Event, World};
 
 /// Where a task stands.
@@ -84,12 +81,12 @@ impl World {
             State::Waiting => self.attempt(task),
             State::Acquiring(tenure) => {
                 self.counters.add(Seen::AbandonedMidRound);
-                self.walk_away(task, tenure);
+                self.walk_away(tenure);
             }
             State::Holding(tenure) => self.act_as_holder(task, tenure),
             State::Releasing(tenure) => {
                 self.counters.add(Seen::ReleaseAbandoned);
-                self.walk_away(task, tenure);
+                self.walk_away(tenure);
             }
             State::Done => {}
         }
@@ -99,6 +96,7 @@ impl World {
     pub fn think(&mut self, task: usize) {
         if self.healed && self.tasks[task].got_in {
             self.tasks[task].state = State::Done;
+            self.all_in_at = self.now;
             return;
         }
         self.tasks[task].state = State::Thinking;
@@ -132,19 +130,7 @@ impl World {
         let now = self.client_now(client);
         let lease = Lease::acquire(terms, self.keys[key].clone(), subject, asking, now);
         let tenure = self.tenures.len();
-        self.tenures.push(Tenure {
-            lease,
-            client,
-            task: Some(task),
-            owner,
-            ttl_millis: ttl.as_millis(),
-            round: unstarted_round(),
-            valid_until: None,
-            dropped: false,
-            interrupted: false,
-            timer: TrueTime::MAX,
-            withheld: Vec::new(),
-        });
+        self.tenures.push(Tenure::new(lease, client, task, owner, ttl.as_millis()));
         note!(
             self,
             "c{client} task {task} acquires {} as o{owner} for {} ms",
@@ -241,7 +227,7 @@ impl World {
             return self.extend(task, tenure);
         }
         if self.draw.chance(250) && !self.healed {
-            return self.walk_away(task, tenure);
+            return self.walk_away(tenure);
         }
         note!(self, "task {task} releases o{}", self.tenures[tenure].owner);
         self.tasks[task].state = State::Releasing(tenure);
@@ -310,33 +296,15 @@ impl World {
         self.think(task);
     }
 
-    /// The future or guard is dropped: what is open becomes debts, and nobody listens any more.
-    fn walk_away(&mut self, task: usize, tenure: usize) {
-        note!(self, "task {task} walks away from o{}", self.tenures[tenure].owner);
-        let now = self.lease_now(tenure);
-        self.tenures[tenure].lease.abandon(now);
-        self.task_lost_its_lease(tenure);
+    fn walk_away(&mut self, tenure: usize) {
+        self.abandon(tenure);
         self.drain(tenure);
         self.tenures[tenure].dropped = self.draw.chance(700);
     }
 
     /// A task whose lease was abandoned goes on with something else.
-    pub fn task_lost_its_lease(&mut self, tenure: usize) {
-        if let Some(task) = self.tenures[tenure].task.take() {
-            self.tasks[task].last_owner = None;
-            self.think(task);
-        }
-    }
-}
-
-fn unstarted_round() -> RoundWitness {
-    RoundWitness {
-        call: CallId(u32::MAX - 1),
-        kind: RoundKind::Acquire,
-        started: 0,
-        started_locally: Default::default(),
-        answered: NodeSet::EMPTY,
-        granted: NodeSet::EMPTY,
-        decided: false,
+    pub fn forget_lease(&mut self, task: usize) {
+        self.tasks[task].last_owner = None;
+        self.think(task);
     }
 }

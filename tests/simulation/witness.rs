@@ -2,12 +2,21 @@
 //!
 //! Written by the world as commands pass its boundary, never by the protocol, and never read by it.
 
+use redquorum::protocol::debt::Debt;
 use redquorum::protocol::lease::CallId;
-use redquorum::protocol::message::{ConnectionId, Owner};
-use redquorum::protocol::quorum::NodeSet;
+use redquorum::protocol::message::{ConnectionId, Operation, Owner, Reply};
+use redquorum::protocol::quorum::{NodeId, NodeSet};
 use redquorum::protocol::time::Instant;
 
+use super::client::Tenure;
 use super::clock::TrueTime;
+use super::counters::Seen;
+use super::laws::{self, Law};
+use super::network::{Purpose, connection_id};
+use super::world::World;
+
+/// The round of a lease's acquire; later ones are extensions and the release.
+const FIRST_CALL: CallId = CallId(0);
 
 /// Most nodes of a history.
 pub const MOST_NODES: usize = 7;
@@ -77,5 +86,101 @@ pub struct DebtWitness {
     pub owner: usize,
     pub node: usize,
     pub ends: Instant,
-    pub open: bool,
+}
+
+impl RoundWitness {
+    /// A round before its first send. Its number is none that a lease gives.
+    pub fn unstarted() -> Self {
+        Self {
+            call: CallId(u32::MAX - 1),
+            kind: RoundKind::Acquire,
+            started: 0,
+            started_locally: Instant::default(),
+            answered: NodeSet::EMPTY,
+            granted: NodeSet::EMPTY,
+            decided: false,
+        }
+    }
+}
+
+impl World {
+    /// A command was handed to a connection.
+    pub fn witness_send(
+        &mut self,
+        client: usize,
+        node: usize,
+        owner: usize,
+        connection: usize,
+        operation: &Operation,
+    ) {
+        let local = self.client_now(client);
+        let record = &mut self.owners[owner];
+        let on_node = &mut record.nodes[node];
+        match operation {
+            Operation::Release { .. } => return,
+            Operation::Set { ttl, .. } | Operation::Claim { ttl, .. } => {
+                on_node.written = true;
+                on_node.connection = connection_id(connection);
+                record.longest_ttl = record.longest_ttl.max(ttl.as_millis());
+            }
+            Operation::Extend { ttl, .. } => record.longest_ttl = record.longest_ttl.max(ttl.as_millis()),
+        }
+        (on_node.last_sent, on_node.last_sent_truly) = (local, self.now);
+    }
+
+    /// A lease gives out a release.
+    pub fn witness_release(&mut self, tenure: usize, node: NodeId, debt: Option<&Debt>) {
+        let holder = &self.tenures[tenure];
+        let (now, owner) = (self.client_now(holder.client), holder.owner);
+        self.demand(Law::SilentBeforeRelease, laws::silent_before_release(now, holder.valid_until));
+        let record = &mut self.owners[owner];
+        record.retired = true;
+        let on_node = &record.nodes[node.index()];
+        if on_node.executed && !on_node.heard_grant && debt.is_some() {
+            self.counters.add(Seen::LostReplyUndone);
+        }
+    }
+
+    /// A node executed a command, which made the owner's key, kept it, or did neither.
+    pub fn witness_execution(&mut self, node: usize, owner: usize, made: bool, kept: bool, late: bool) {
+        if late {
+            self.counters.add(Seen::LateExecution);
+        }
+        if made && late && self.owners[owner].retired {
+            self.counters.add(Seen::LateSetOfDeadOwner);
+        }
+        let on_node = &mut self.owners[owner].nodes[node];
+        on_node.executed |= made;
+        if made || kept {
+            on_node.last_executed = self.now;
+        }
+    }
+
+    /// A client learned what became of a call.
+    pub fn witness_reply(&mut self, tenure: usize, node: usize, call: usize, reply: &Reply) {
+        let answered = &self.calls[call];
+        let Purpose::Lease { call: number, .. } = answered.purpose else { return };
+        let Tenure { round, owner, .. } = &mut self.tenures[tenure];
+        let votes = match round.kind {
+            RoundKind::Acquire => answered.operation.creates(),
+            RoundKind::Extend => matches!(answered.operation, Operation::Extend { .. }),
+            RoundKind::Release => false,
+        };
+        let of_round = votes && round.call == number;
+        let granted = *reply == Reply::Granted && answered.truly_granted;
+        if granted && answered.operation.creates() {
+            self.owners[*owner].nodes[node].heard_grant = true;
+            if number != FIRST_CALL {
+                self.counters.add(Seen::HealedByExtension);
+            } else if round.decided || !of_round {
+                self.counters.add(Seen::StragglingGrant);
+            }
+        }
+        if of_round && !round.answered.contains(NodeId::new(node)) {
+            round.answered.insert(NodeId::new(node));
+            if granted {
+                round.granted.insert(NodeId::new(node));
+            }
+        }
+    }
 }

@@ -88,6 +88,9 @@ pub struct World {
     pub holders: Vec<usize>,
     pub owners: Vec<OwnerWitness>,
     pub healed: bool,
+    pub healed_at: TrueTime,
+    /// When the last task got what it waited for.
+    pub all_in_at: TrueTime,
     pub operations: u64,
     pub faults: u64,
     pub counters: Counters,
@@ -124,6 +127,8 @@ impl World {
             holders: Vec::new(),
             owners: Vec::with_capacity(128),
             healed: false,
+            healed_at: 0,
+            all_in_at: 0,
             operations: 0,
             faults: 0,
             counters: Counters::default(),
@@ -241,6 +246,11 @@ impl World {
         let finding = laws::no_leftovers(self, true);
         self.demand(Law::NoLeftovers, finding);
         note!(self, "the end");
+    }
+
+    /// How long the healed world took to let all in.
+    pub fn recovery(&self) -> TrueTime {
+        self.all_in_at.saturating_sub(self.healed_at)
     }
 
     /// Grants so far.

@@ -1,0 +1,139 @@
+//! A client's debts: drives the real `Ledger` by its contract, and watches that each debt ends when it may and must.
+
+use redquorum::protocol::debt::{Debt, DebtId};
+use redquorum::protocol::message::{ConnectionId, Reply};
+use redquorum::protocol::quorum::NodeId;
+use redquorum::protocol::time::Instant;
+
+use super::counters::Seen;
+use super::laws::{self, Law};
+use super::network::Purpose;
+use super::trace::note;
+use super::witness::DebtWitness;
+use super::world::{Event, World};
+
+impl World {
+    /// The answer to a release, which either settles the debt that travelled along or leaves it to the ledger.
+    pub fn release_answered(
+        &mut self,
+        client: usize,
+        owner: usize,
+        debt: Debt,
+        connection: ConnectionId,
+        reply: &Reply,
+    ) {
+        if self.settles_falsely(reply) || debt.is_settled_by(connection, reply) {
+            self.counters.add(Seen::DebtSettledByRelease);
+            return self.settled_by_answer(owner, debt.node.index(), connection);
+        }
+        if reply.denies_ownership() {
+            self.counters.add(Seen::DebtKeptOpen);
+        }
+        self.owe(client, owner, debt);
+    }
+
+    /// The answer to a repetition.
+    pub fn settlement_answered(
+        &mut self,
+        client: usize,
+        debt: DebtId,
+        connection: ConnectionId,
+        reply: Reply,
+    ) {
+        let number = debt.0 as usize;
+        let DebtWitness { owner, node, .. } = self.clients[client].debts[number];
+        let reply = if self.settles_falsely(&reply) { Reply::Granted } else { reply };
+        let now = self.ledger_now(client);
+        let actor = &mut self.clients[client];
+        let before = actor.ledger.settled().answered;
+        actor.ledger.handle_reply(debt, connection, &reply, now);
+        let open = actor.open_debts.contains(&number);
+        if actor.ledger.settled().answered > before {
+            actor.open_debts.retain(|other| *other != number);
+            self.counters.add(Seen::DebtSettledByRepetition);
+            self.settled_by_answer(owner, node, connection);
+        } else if open && reply.denies_ownership() {
+            self.counters.add(Seen::DebtKeptOpen);
+        }
+        self.drive_ledger(client);
+    }
+
+    fn settled_by_answer(&mut self, owner: usize, node: usize, connection: ConnectionId) {
+        if connection != self.owners[owner].nodes[node].connection {
+            self.counters.add(Seen::DebtSettledElsewhere);
+        }
+        self.settle(owner, node);
+    }
+
+    /// The protocol takes a node for clear of an owner.
+    pub fn settle(&mut self, owner: usize, node: usize) {
+        let record = &mut self.owners[owner];
+        record.nodes[node].settled = true;
+        if self.nodes[node].carries(&self.keys[record.key], record.owner, self.now) {
+            self.demand(Law::SettledStaysClear, laws::settled_stays_clear(&self.owners[owner], node));
+        }
+    }
+
+    /// A debt goes to the ledger.
+    pub fn owe(&mut self, client: usize, owner: usize, debt: Debt) {
+        let (node, ends) = (debt.node.index(), debt.ends());
+        self.demand(Law::DebtsAreBounded, laws::debt_is_bounded(&self.owners[owner], &debt));
+        self.owners[owner].nodes[node].released = true;
+        note!(self, "c{client} owes {} o{owner} until {ends:?}", debt.node);
+        let now = self.ledger_now(client);
+        let actor = &mut self.clients[client];
+        actor.open_debts.push(actor.debts.len());
+        actor.debts.push(DebtWitness { owner, node, ends });
+        actor.ledger.owe(debt, now);
+        self.drive_ledger(client);
+    }
+
+    /// A node takes work again.
+    pub fn node_is_usable(&mut self, client: usize, node: usize) {
+        let now = self.ledger_now(client);
+        self.clients[client].ledger.handle_usable(NodeId::new(node), now);
+        self.drive_ledger(client);
+    }
+
+    /// Takes everything that a ledger has to give, and waits for its next moment.
+    pub fn drive_ledger(&mut self, client: usize) {
+        let now = self.ledger_now(client);
+        while let Some(settlement) = self.clients[client].ledger.poll_send(now) {
+            let debt = settlement.debt;
+            let owner = self.clients[client].debts[debt.0 as usize].owner;
+            let purpose = Purpose::Settlement { debt };
+            let sent = self.send(client, settlement.node.index(), owner, settlement.operation, purpose, None);
+            if let Err(refusal) = sent {
+                let ledger = &mut self.clients[client].ledger;
+                ledger.handle_reply(debt, ConnectionId(0), &Reply::NotSent(refusal), now);
+            }
+        }
+        self.see_debts_end(client, now);
+        let Some(wake) = self.clients[client].ledger.poll_timeout() else { return };
+        let at = self.ledger_when(client, wake).max(self.now + 1);
+        let actor = &mut self.clients[client];
+        if at < actor.ledger_timer || actor.ledger_timer <= self.now {
+            actor.ledger_timer = at;
+            self.schedule(at, Event::LedgerTimer(client));
+        }
+    }
+
+    /// Debts whose end has come are left to the TTL.
+    fn see_debts_end(&mut self, client: usize, told: Instant) {
+        let now = told.max(self.client_now(client));
+        let mut open = std::mem::take(&mut self.clients[client].open_debts);
+        open.retain(|number| {
+            let debt = self.clients[client].debts[*number];
+            if debt.ends <= now {
+                self.counters.add(Seen::DebtEndedByTtl);
+                note!(self, "c{client}: o{} on {} is left to the TTL", debt.owner, NodeId::new(debt.node));
+                self.owners[debt.owner].nodes[debt.node].left_to_ttl = true;
+                let finding = laws::debt_outlasts_its_key(self, &debt);
+                self.demand(Law::DebtsOutlastTheirKey, finding);
+            }
+            debt.ends > now
+        });
+        self.clients[client].open_debts = open;
+        self.demand(Law::DebtsAreBounded, laws::debts_are_bounded(&self.clients[client]));
+    }
+}
