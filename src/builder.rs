@@ -339,7 +339,10 @@ async fn connected(shared: &Shared) -> Result<(), BuildError> {
         () = quorum_is_up => {}
         () = shared.clock.sleep_until(deadline) => return Err(not_connected(shared, limit)),
     }
-    let first_attempts = states.iter_mut().map(|state| state.wait_for(|state| *state != State::Connecting));
+    // What `wait_for` returns holds a lock, with which this future could not be spawned: it ends inside.
+    let first_attempts = states.iter_mut().map(|state| async {
+        let _ = state.wait_for(|state| *state != State::Connecting).await;
+    });
     let grace = shared.clock.now().after(GRACE_FOR_THE_REST);
     tokio::select! {
         biased;
