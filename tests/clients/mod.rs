@@ -6,7 +6,7 @@
 // Each test file compiles its own copy of this module and uses a part of it.
 #![allow(dead_code)]
 
-use std::future::Future;
+use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
 use redquorum::{IntoNode, LockGuard, Outcome, Redlock, RedlockBuilder, Report};
@@ -96,7 +96,7 @@ pub fn is_unknown(outcome: &Outcome) -> bool {
 }
 
 /// The result of a future, and how long it took.
-pub async fn timed<T>(future: impl Future<Output = T>) -> (T, Duration) {
+pub async fn timed<T>(future: impl IntoFuture<Output = T>) -> (T, Duration) {
     let started = Instant::now();
     let result = future.await;
     (result, started.elapsed())
