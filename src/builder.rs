@@ -7,7 +7,8 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::client::{Redlock, Shared};
+use crate::client::Redlock;
+use crate::clock::Clock;
 use crate::config::{BACKLOG, Config, Wait};
 use crate::error::BuildError;
 use crate::node::redis::address::Address;
@@ -16,8 +17,8 @@ use crate::node::{self, Desk, Limits, Node, State};
 use crate::protocol::quorum::{MAX_NODES, NodeId, Quorum};
 use crate::protocol::validity::Drift;
 use crate::runtime::alarm::Alarm;
-use crate::runtime::clock::Clock;
 use crate::runtime::janitor::{self, Balance};
+use crate::shared::Shared;
 
 /// How long `build` waits, once a quorum is connected, for the other nodes: a healthy one needs no longer, and a client
 /// should not start with fewer nodes than it could have.
@@ -42,7 +43,7 @@ enum Kind {
 
 impl IntoNode for &str {
     fn into_node(self) -> Result<NodeAddress, BuildError> {
-        Address::parse(self).map(|address| NodeAddress(Kind::Redis(Box::new(address))))
+        Ok(NodeAddress(Kind::Redis(Box::new(Address::parse(self)?))))
     }
 }
 
@@ -60,7 +61,7 @@ impl IntoNode for &String {
 
 impl IntoNode for redis::ConnectionInfo {
     fn into_node(self) -> Result<NodeAddress, BuildError> {
-        Address::new(self).map(|address| NodeAddress(Kind::Redis(Box::new(address))))
+        Ok(NodeAddress(Kind::Redis(Box::new(Address::new(self)?))))
     }
 }
 
@@ -86,6 +87,13 @@ pub struct RedlockBuilder {
     client_name: Option<String>,
     lazy: bool,
     clock: Clock,
+}
+
+impl Redlock {
+    /// Starts building a client.
+    pub fn builder() -> RedlockBuilder {
+        RedlockBuilder::new()
+    }
 }
 
 impl RedlockBuilder {

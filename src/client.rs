@@ -6,20 +6,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::builder::RedlockBuilder;
-use crate::config::{Config, Wait};
+use crate::config::Wait;
 use crate::error::{AcquireError, InvalidRequest};
 use crate::guard::LockGuard;
 use crate::node::Node;
-use crate::protocol::quorum::Quorum;
 use crate::runtime::acquire::{self, Request};
-use crate::runtime::alarm::Alarm;
-use crate::runtime::clock::Clock;
-use crate::runtime::janitor::Balance;
+use crate::shared::Shared;
 
 /// A client of a set of independent nodes, on which it takes quorum locks.
 ///
@@ -49,34 +43,7 @@ pub struct Redlock {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What all clones and guards of one client share.
-pub(crate) struct Shared {
-    pub(crate) nodes: Arc<[Node]>,
-    pub(crate) quorum: Quorum,
-    pub(crate) config: Config,
-    pub(crate) clock: Clock,
-    pub(crate) alarm: Arc<Alarm>,
-    /// No new lock is taken any more.
-    pub(crate) closing: CancellationToken,
-    /// The tasks of this client end.
-    pub(crate) shutdown: CancellationToken,
-    /// How many guards are held.
-    pub(crate) guards: watch::Sender<usize>,
-    pub(crate) balance: watch::Receiver<Balance>,
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.shutdown.cancel();
-    }
-}
-
 impl Redlock {
-    /// Starts building a client.
-    pub fn builder() -> RedlockBuilder {
-        RedlockBuilder::new()
-    }
-
     /// Acquires the lock named `key`, waiting for it as long as configured (30 s by default), with the client's TTL.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::node::redis::address::AddressError;
 use crate::protocol::validity::TtlError;
 use crate::report::Report;
 
@@ -161,6 +162,15 @@ pub enum InvalidRequest {
         /// The most validity that it can leave.
         most: Duration,
     },
+}
+
+impl From<AddressError> for BuildError {
+    fn from(error: AddressError) -> Self {
+        match error {
+            AddressError::Malformed { url, reason } => Self::MalformedUrl { url, reason },
+            AddressError::TlsNotCompiled { url } => Self::TlsNotCompiled { url },
+        }
+    }
 }
 
 impl InvalidRequest {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::client::Shared;
 use crate::error::{ExtendError, ReleaseError};
 use crate::protocol::lease::{Event, NotExtended, Released};
 use crate::protocol::time::Instant;
 use crate::report::Report;
 use crate::runtime::driver::Driver;
+use crate::shared::Shared;
 
 /// A held lock. Holding it means: until [`LockGuard::remaining`] is zero, no other client of these nodes acquires the
 /// same lock. It does *not* mean that time stops: a paused process wakes up after its validity, so look at

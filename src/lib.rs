@@ -5,6 +5,8 @@ mod builder;
 #[cfg(feature = "runtime")]
 mod client;
 #[cfg(feature = "runtime")]
+mod clock;
+#[cfg(feature = "runtime")]
 mod config;
 #[cfg(feature = "runtime")]
 mod error;
@@ -18,6 +20,8 @@ pub mod protocol;
 mod report;
 #[cfg(feature = "runtime")]
 mod runtime;
+#[cfg(feature = "runtime")]
+mod shared;
 #[cfg(feature = "testing")]
 pub mod testing;
 

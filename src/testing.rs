@@ -26,11 +26,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::builder::{NodeAddress, RedlockBuilder};
+use crate::clock::Clock;
 use crate::node::memory::Server;
 use crate::protocol::message::Key;
-use crate::runtime::clock::Clock;
 
-pub use crate::runtime::clock::ManualClock;
+pub use crate::clock::ManualClock;
 
 /// A set of independent nodes in memory. Clients built from one cluster contend for the same locks.
 #[derive(Clone, Debug)]

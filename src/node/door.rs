@@ -15,13 +15,21 @@ use crate::protocol::debt::Debt;
 use crate::protocol::message::{ConnectionId, NotSent, Reply, ServerMessage, Unknown};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::time::Instant;
-use crate::runtime::janitor::Notice;
 
 /// Bounds of one node's door.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Most calls inside, queued and in flight together.
     pub(crate) backlog: usize,
+}
+
+/// What a node tells the one who settles debts.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// A release was not settled by its answer, or could not be sent.
+    Owed(Debt),
+    /// A node takes work again.
+    Usable(NodeId),
 }
 
 /// How a node stands, for whoever waits for it.

@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::store::Store;
 use super::{Call, Desk};
+use crate::clock::Clock;
 use crate::protocol::message::{NotSent, Operation, Reply, Unknown};
 use crate::protocol::time::Instant;
-use crate::runtime::clock::Clock;
 
 /// One server in memory.
 pub(crate) struct Server {

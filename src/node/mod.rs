@@ -19,6 +19,6 @@ pub(crate) mod redis;
 pub mod store;
 
 #[cfg(feature = "runtime")]
-pub(crate) use door::{Call, Desk, Limits, Node, State, node};
+pub(crate) use door::{Call, Desk, Limits, Node, Notice, State, node};
 #[cfg(feature = "runtime")]
 pub(crate) use mailbox::{Delivery, Mailbox, Request};

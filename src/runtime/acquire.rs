@@ -6,7 +6,6 @@ use rand::TryRng;
 use rand::rngs::SysRng;
 
 use super::driver::Driver;
-use crate::client::Shared;
 use crate::config::Wait;
 use crate::error::AcquireError;
 use crate::protocol::backoff::{Backoff, Cause};
@@ -14,6 +13,7 @@ use crate::protocol::lease::{Asking, Event, Failure, Lease, Terms};
 use crate::protocol::message::{Key, Owner};
 use crate::protocol::time::Instant;
 use crate::report::Report;
+use crate::shared::Shared;
 
 /// One request, checked.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::clock::Clock;
+use crate::clock::Clock;
 use crate::protocol::time::Instant;
 
 /// How much before the end of validity the holder is told: scheduling on a busy machine takes a millisecond or two.
@@ -52,7 +52,7 @@ mod boot {
     use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
     use tokio::sync::oneshot;
 
-    use super::super::clock::Clock;
+    use crate::clock::Clock;
     use crate::protocol::time::Instant;
 
     /// One timer of the kernel's on the boot clock, and a thread that waits for it. A thread, because handing the

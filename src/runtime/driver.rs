@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::clock::Clock;
+use crate::clock::Clock;
 use crate::node::{Delivery, Mailbox, Node, Request};
 use crate::protocol::lease::{CallId, Event, Lease};
 use crate::protocol::message::Operation;

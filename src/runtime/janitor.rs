@@ -6,21 +6,11 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::clock::Clock;
-use crate::node::{Mailbox, Node, Request};
-use crate::protocol::debt::{Debt, DebtId, Ledger, Settled};
+use crate::clock::Clock;
+use crate::node::{Mailbox, Node, Notice, Request};
+use crate::protocol::debt::{DebtId, Ledger, Settled};
 use crate::protocol::message::{ConnectionId, Reply};
-use crate::protocol::quorum::NodeId;
 use crate::protocol::time::Instant;
-
-/// What the nodes tell the janitor.
-#[derive(Debug)]
-pub(crate) enum Notice {
-    /// A release was not settled by its answer, or could not be sent.
-    Owed(Debt),
-    /// A node takes work again.
-    Usable(NodeId),
-}
 
 /// The debts as others see them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

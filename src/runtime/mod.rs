@@ -2,6 +2,5 @@
 
 pub(crate) mod acquire;
 pub(crate) mod alarm;
-pub(crate) mod clock;
 pub(crate) mod driver;
 pub(crate) mod janitor;

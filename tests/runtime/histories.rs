@@ -106,8 +106,7 @@ async fn history(seed: u64) -> usize {
         .unwrap_or_else(|_| panic!("debts outlive their bound; REDQUORUM_SEED={seed} shows it"));
         nothing_is_left(&cluster, redlock, &format!("seed {seed}")).await;
     }
-    let grants = witness.borrow().grants;
-    grants
+    witness.borrow().grants
 }
 
 /// One client's life: acquire, hold, extend, overrun, release, drop, cancel.

@@ -5,11 +5,19 @@ use std::sync::Arc;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
-use crate::error::BuildError;
 use crate::protocol::message::ServerMessage;
 
 /// What stands in place of a secret.
 const REDACTED: &str = "***";
+
+/// Why an address cannot be used. Shows no secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AddressError {
+    /// It is no URL of a server.
+    Malformed { url: String, reason: String },
+    /// It asks for TLS, which was not compiled in.
+    TlsNotCompiled { url: String },
+}
 
 /// One server's address with its credentials, which never show in any output.
 #[derive(Clone)]
@@ -20,13 +28,13 @@ pub(crate) struct Address {
 
 impl Address {
     /// Reads a URL. The error quotes it without its password.
-    pub(crate) fn parse(url: &str) -> Result<Self, BuildError> {
+    pub(crate) fn parse(url: &str) -> Result<Self, AddressError> {
         // The parser reports a missing TLS feature as a plain parse error, so it is told apart here.
         let wants_tls = ["rediss://", "valkeys://"].iter().any(|scheme| url.starts_with(scheme));
         if wants_tls && !cfg!(feature = "tls") {
-            return Err(BuildError::TlsNotCompiled { url: redact_url(url) });
+            return Err(AddressError::TlsNotCompiled { url: redact_url(url) });
         }
-        let info = url.into_connection_info().map_err(|error| BuildError::MalformedUrl {
+        let info = url.into_connection_info().map_err(|error| AddressError::Malformed {
             url: redact_url(url),
             reason: match password_in(url) {
                 // The parser's words may quote what it stumbled over.
@@ -38,13 +46,13 @@ impl Address {
     }
 
     /// Takes connection info made elsewhere, with TLS certificates for instance.
-    pub(crate) fn new(info: ConnectionInfo) -> Result<Self, BuildError> {
+    pub(crate) fn new(info: ConnectionInfo) -> Result<Self, AddressError> {
         let name = name(&info);
         if !info.addr().is_supported() {
-            return Err(BuildError::TlsNotCompiled { url: name });
+            return Err(AddressError::TlsNotCompiled { url: name });
         }
         if info.redis_settings().db() < 0 {
-            return Err(BuildError::MalformedUrl { url: name, reason: "negative database number".into() });
+            return Err(AddressError::Malformed { url: name, reason: "negative database number".into() });
         }
         // A lock waits for small packets; delaying them for company only costs.
         let tcp = info.tcp_settings().clone().set_nodelay(true);
@@ -160,7 +168,7 @@ mod tests {
             "redis+unix:///nowhere?pass=S3ntinel&db=x",
         ];
         for url in bad {
-            let error = Address::parse(url).err().map(|error| format!("{error} {error:?}"));
+            let error = Address::parse(url).err().map(|error| format!("{error:?}"));
             assert!(error.as_ref().is_some_and(|text| !text.contains("S3ntinel")), "{url}: {error:?}");
         }
     }

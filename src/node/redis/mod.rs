@@ -23,8 +23,8 @@ use tokio_util::sync::CancellationToken;
 use self::address::Address;
 use self::session::{Ended, Session};
 use super::{Call, Desk};
+use crate::clock::Clock;
 use crate::protocol::message::{NotSent, Reply, ServerMessage};
-use crate::runtime::clock::Clock;
 
 /// At most ten attempts a second per node, counted from start to start.
 const LEAST_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);

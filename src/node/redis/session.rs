@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 use super::command::{self, Form, ServerError};
 use super::handshake::Link;
 use super::{LINGER, Settings, refuse};
+use crate::clock::Clock;
 use crate::node::{Call, Desk};
 use crate::protocol::message::{ConnectionId, Reply, ServerMessage, Unknown};
-use crate::runtime::clock::Clock;
 
 /// Calls taken in one poll before answers are read and other tasks get their turn.
 const BATCH: usize = 128;

@@ -1,0 +1,289 @@
+//! The life of a lease, step by step: one law each.
+
+use super::super::message::{Holder, Unknown};
+use super::*;
+
+const C1: ConnectionId = ConnectionId(1);
+
+fn at(millis: u64) -> Instant {
+    Instant::default().after(Duration::from_millis(millis))
+}
+
+fn ttl(millis: u64) -> Ttl {
+    let duration = Duration::from_millis(millis);
+    Ttl::new(duration, Drift::default(), duration).unwrap()
+}
+
+fn terms(nodes: usize) -> Terms {
+    Terms {
+        quorum: Quorum::of(nodes).unwrap(),
+        ttl: ttl(10_000),
+        drift: Drift::default(),
+        min_validity: Duration::from_secs(1),
+        reply_timeout: Duration::from_millis(200),
+    }
+}
+
+fn lease(nodes: usize) -> Lease {
+    Lease::acquire(terms(nodes), Key::new(*b"k"), Owner::from_bytes([7; 16]), Asking::Set, at(0))
+}
+
+/// Takes all sends, each admitted on connection 1.
+fn drain(lease: &mut Lease, now: Instant) -> Vec<Send> {
+    let mut sends = Vec::new();
+    while let Some(send) = lease.poll_send() {
+        lease.handle_sent(send.node, send.call, Ok(C1), now);
+        sends.push(send);
+    }
+    sends
+}
+
+fn answer(lease: &mut Lease, send: &Send, reply: Reply, now: Instant) {
+    lease.handle_reply(send.node, send.call, send.operation.creates(), C1, reply, now);
+}
+
+fn held() -> Reply {
+    Reply::Held(Holder::UNNAMED)
+}
+
+/// A lease held on all nodes since the start.
+fn held_lease(nodes: usize) -> Lease {
+    let mut lease = lease(nodes);
+    for send in drain(&mut lease, at(0)) {
+        answer(&mut lease, &send, Reply::Granted, at(1));
+    }
+    assert!(matches!(lease.poll_event(), Some(Event::Held(_))));
+    lease
+}
+
+fn names(sends: &[Send]) -> Vec<(usize, &'static str)> {
+    sends.iter().map(|send| (send.node.index(), send.operation.name())).collect()
+}
+
+/// Rules 1 and 6: held at the Q-th grant, valid from the start of the fan-out.
+#[test]
+fn held_at_the_qth_grant() {
+    let mut lease = lease(5);
+    let sends = drain(&mut lease, at(0));
+    assert_eq!(sends.len(), 5);
+
+    for send in &sends[..3] {
+        assert_eq!(lease.poll_event(), None);
+        answer(&mut lease, send, Reply::Granted, at(30));
+    }
+
+    let Some(Event::Held(validity)) = lease.poll_event() else { panic!("not held") };
+    assert_eq!(validity.until(), at(9_898));
+    assert_eq!(lease.poll_timeout(), None);
+}
+
+/// Rule 1: enough grants, but too late, are no lock, and are undone everywhere.
+#[test]
+fn late_quorum_is_exhausted_and_undone() {
+    let mut lease = lease(3);
+    let sends = drain(&mut lease, at(0));
+    answer(&mut lease, &sends[0], Reply::Granted, at(9_000));
+    answer(&mut lease, &sends[1], Reply::Granted, at(9_000));
+
+    let remaining = Duration::from_millis(898);
+    assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Exhausted { remaining })));
+    assert_eq!(names(&drain(&mut lease, at(9_000))), [(0, "release"), (1, "release"), (2, "release")]);
+}
+
+/// Rule 3: the undo goes to every node that was written to, the silent and the refusing ones included; a debt
+/// travels along wherever something of ours may be.
+#[test]
+fn undo_reaches_every_node_written_to() {
+    let mut lease = lease(5);
+    let mut sends = Vec::new();
+    while let Some(send) = lease.poll_send() {
+        let admitted = if send.node.index() == 4 { Err(NotSent::Suspect) } else { Ok(C1) };
+        lease.handle_sent(send.node, send.call, admitted, at(0));
+        sends.push(send);
+    }
+    answer(&mut lease, &sends[0], Reply::Granted, at(1));
+    answer(&mut lease, &sends[1], held(), at(1));
+    assert_eq!(lease.poll_event(), None);
+    answer(&mut lease, &sends[2], held(), at(1));
+
+    assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Contended)));
+    let undo = drain(&mut lease, at(1));
+    assert_eq!(names(&undo), [(0, "release"), (1, "release"), (2, "release"), (3, "release")]);
+    let owed: Vec<_> = undo.iter().map(|send| send.debt.is_some()).collect();
+    assert_eq!(owed, [true, false, false, true], "granted and silent nodes leave a debt");
+    assert!(undo.iter().all(|send| send.operation.owner() == sends[0].operation.owner()));
+}
+
+/// Answers to the undo do not rewrite the report of the round that failed.
+#[test]
+fn undo_answers_are_no_votes() {
+    let mut lease = lease(1);
+    let sends = drain(&mut lease, at(0));
+    lease.handle_timeout(at(200));
+    assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Unavailable)));
+    for undo in drain(&mut lease, at(200)) {
+        answer(&mut lease, &undo, Reply::Granted, at(201));
+    }
+    assert!(matches!(lease.votes()[0].reply, Some(Reply::Unknown(Unknown::Timeout(_)))));
+
+    answer(&mut lease, &sends[0], Reply::Granted, at(202));
+    assert_eq!(lease.votes()[0].reply, Some(Reply::Granted), "the straggler does");
+    assert_eq!((lease.poll_event(), lease.validity()), (None, None));
+}
+
+/// Nodes that are down at the door decide a round without waiting for a timeout.
+#[test]
+fn nodes_known_to_be_down_fail_at_once() {
+    let mut lease = lease(3);
+    while let Some(send) = lease.poll_send() {
+        lease.handle_sent(send.node, send.call, Err(NotSent::Down("refused".into())), at(0));
+    }
+    assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Unavailable)));
+    assert!(lease.poll_send().is_none(), "nothing was written, nothing is undone");
+}
+
+/// Rule 7: an extension counts only answers that still held this owner, and never shortens.
+#[test]
+fn extension_takes_the_longer_validity() {
+    let mut lease = held_lease(3);
+    lease.extend(ttl(1_000), at(100));
+    let sends = drain(&mut lease, at(100));
+    answer(&mut lease, &sends[0], Reply::Granted, at(101));
+    answer(&mut lease, &sends[1], Reply::Granted, at(101));
+
+    let Some(Event::Extended(validity)) = lease.poll_event() else { panic!("not extended") };
+    assert_eq!(validity.until(), at(9_898), "a shorter extension leaves the longer validity");
+}
+
+/// Rule 7: a node that lost the key is set again, after a quorum confirmed, and late answers too.
+#[test]
+fn missing_nodes_are_healed_after_the_quorum() {
+    let mut lease = held_lease(5);
+    lease.extend(ttl(10_000), at(100));
+    let sends = drain(&mut lease, at(100));
+    answer(&mut lease, &sends[0], Reply::Absent, at(101));
+    assert!(lease.poll_send().is_none(), "no healing before the quorum");
+    for send in &sends[1..4] {
+        answer(&mut lease, send, Reply::Granted, at(101));
+    }
+    assert!(matches!(lease.poll_event(), Some(Event::Extended(_))));
+    assert_eq!(names(&drain(&mut lease, at(101))), [(0, "claim")]);
+
+    answer(&mut lease, &sends[4], Reply::Absent, at(102));
+    assert_eq!(names(&drain(&mut lease, at(102))), [(4, "claim")]);
+
+    lease.release(at(103));
+    assert_eq!(drain(&mut lease, at(103)).len(), 5);
+    answer(&mut lease, &sends[4], Reply::Absent, at(104));
+    assert!(lease.poll_send().is_none(), "no healing after release");
+}
+
+/// Rule 7: a failed extension destroys nothing while a quorum may still be ours.
+#[test]
+fn unconfirmed_extension_keeps_the_old_validity() {
+    let mut lease = held_lease(3);
+    lease.extend(ttl(10_000), at(100));
+    let sends = drain(&mut lease, at(100));
+    answer(&mut lease, &sends[0], Reply::Granted, at(101));
+    lease.handle_timeout(at(300));
+
+    assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Unconfirmed)));
+    assert_eq!(lease.validity().map(Validity::until), Some(at(9_898)));
+    lease.extend(ttl(10_000), at(301));
+    for send in drain(&mut lease, at(301)) {
+        answer(&mut lease, &send, Reply::Granted, at(302));
+    }
+    assert!(matches!(lease.poll_event(), Some(Event::Extended(v)) if v.until() == at(301 + 9_898)));
+}
+
+/// Rule 7: the Q-th answer after the old deadline extends nothing; the lease is over and released.
+#[test]
+fn extension_confirmed_too_late_is_a_loss() {
+    let mut lease = held_lease(3);
+    lease.extend(ttl(10_000), at(9_897));
+    let sends = drain(&mut lease, at(9_897));
+    answer(&mut lease, &sends[0], Reply::Granted, at(9_897));
+    answer(&mut lease, &sends[1], Reply::Granted, at(9_898));
+
+    assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Expired)));
+    assert_eq!(lease.validity(), None);
+    assert_eq!(names(&drain(&mut lease, at(9_898))), [(0, "release"), (1, "release"), (2, "release")]);
+}
+
+/// Rule 7: past its validity a lease is never extended, nor after its release.
+#[test]
+fn expired_lease_is_not_revived() {
+    let mut lease = held_lease(3);
+    lease.extend(ttl(10_000), at(9_898));
+    assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Expired)));
+    assert!(drain(&mut lease, at(9_898)).iter().all(|send| send.operation.name() == "release"));
+
+    lease.extend(ttl(10_000), at(9_899));
+    assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Expired)));
+    assert!(lease.poll_send().is_none());
+}
+
+/// A majority that does not carry our owner is a loss, told at once.
+#[test]
+fn majority_without_our_owner_is_a_loss() {
+    let mut lease = held_lease(3);
+    lease.extend(ttl(10_000), at(100));
+    let sends = drain(&mut lease, at(100));
+    answer(&mut lease, &sends[0], Reply::Absent, at(101));
+    answer(&mut lease, &sends[1], held(), at(101));
+
+    assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Lost)));
+    assert_eq!(drain(&mut lease, at(101)).len(), 3);
+}
+
+/// A release says which it was.
+#[test]
+fn release_tells_how_it_ended() {
+    let cases = [
+        ([Reply::Granted, Reply::Granted], Released::Confirmed),
+        ([Reply::Absent, Reply::Absent], Released::Gone),
+        ([Reply::NotOurs, Reply::Absent], Released::Gone),
+        ([held(), held()], Released::TakenOver),
+        ([Reply::Granted, Reply::Unknown(Unknown::Closed)], Released::Unconfirmed),
+        ([Reply::Refused("MISCONF".into()), Reply::Granted], Released::Unconfirmed),
+    ];
+    for (replies, expected) in cases {
+        let mut lease = held_lease(3);
+        lease.release(at(100));
+        assert_eq!(lease.validity(), None, "not valid before the first byte leaves");
+        let sends = drain(&mut lease, at(100));
+        for (send, reply) in sends.iter().zip(replies) {
+            answer(&mut lease, send, reply, at(101));
+        }
+        lease.handle_timeout(at(300));
+        assert_eq!(lease.poll_event(), Some(Event::Released(expected)));
+    }
+}
+
+/// A dropped acquire undoes what it sent, once, in any state.
+#[test]
+fn abandoned_lease_releases_once() {
+    let mut lease = lease(3);
+    let first = lease.poll_send().unwrap();
+    lease.handle_sent(first.node, first.call, Ok(C1), at(0));
+
+    lease.abandon(at(1));
+    assert_eq!(names(&drain(&mut lease, at(1))), [(0, "release")], "only where something was written");
+    lease.abandon(at(2));
+    assert!(lease.poll_send().is_none());
+
+    let mut untouched = self::lease(3);
+    untouched.abandon(at(0));
+    assert!(untouched.poll_send().is_none());
+}
+
+/// A set that is still unanswered when the lease ends is a debt; one answered "held" is none.
+#[test]
+fn calls_to_unknown_nodes_are_ignored() {
+    let mut lease = lease(1);
+    let send = drain(&mut lease, at(0)).remove(0);
+    lease.handle_sent(NodeId::new(9), send.call, Ok(C1), at(0));
+    lease.handle_reply(NodeId::new(9), send.call, true, C1, Reply::Granted, at(0));
+    assert_eq!(lease.poll_event(), None);
+    assert_eq!(lease.poll_timeout(), Some(at(200)));
+}
