@@ -93,12 +93,11 @@ impl Doubt {
     /// one, an old set may still be on its way. There "deleted" settles it, if a single set is all that can have made
     /// the key; "not yours" settles nothing that was not answered.
     pub fn is_settled_by(&self, connection: ConnectionId, reply: &Reply) -> bool {
-        let open = match connection == self.connection {
-            true => self.elsewhere,
-            false => self.elsewhere.saturating_add(self.here),
-        };
+        let unanswered = self.elsewhere.saturating_add(self.here);
+        let open = if connection == self.connection { self.elsewhere } else { unanswered };
         match reply {
-            Reply::Granted => open == 0 || (open == 1 && !self.granted),
+            // An unanswered set on this connection may have made the deleted key as well as the old one elsewhere.
+            Reply::Granted => open == 0 || (unanswered == 1 && !self.granted),
             reply if reply.denies_ownership() => open == 0,
             _ => false,
         }
@@ -398,6 +397,17 @@ mod tests {
 
         assert!(!doubt.is_settled_by(C2, &Reply::Granted));
         assert!(!doubt.is_settled_by(C2, &Reply::Absent));
+    }
+
+    /// The same while the newer set is unanswered: its release, on its own connection, deletes what it made.
+    #[test]
+    fn deleted_does_not_settle_an_older_set_behind_an_unanswered_one() {
+        let mut doubt = unanswered_set();
+        doubt.wrote(C2, at(5), ttl());
+
+        assert!(!doubt.is_settled_by(C2, &Reply::Granted));
+        doubt.answered(C2, &Reply::Held(Holder::UNNAMED));
+        assert!(doubt.is_settled_by(C2, &Reply::Granted), "only the older one can have made it");
     }
 
     #[test]
