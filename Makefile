@@ -16,6 +16,10 @@ test-matrix: ## Run the tests against each supported server version
 compose-test: ## Bring the five nodes of docker-compose.yml up, check them, take them down
 	@scripts/compose-test.sh
 
+.PHONY: demo
+demo: ## Show what the lock does, on nodes in memory; on real ones with NODES="redis://… redis://…" or NODES=compose
+	@cargo run --quiet --features testing --example demo
+
 .PHONY: fmt
 fmt: ## Format the code
 	cargo fmt
