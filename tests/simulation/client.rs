@@ -4,7 +4,7 @@
 //! becomes of them. Its debts are in `debts.rs`.
 
 use redquorum::protocol::debt::{Debt, Ledger};
-use redquorum::protocol::lease::{CallId, Event as LeaseEvent, Lease, Send};
+use redquorum::protocol::lease::{Event as LeaseEvent, Lease, Send};
 use redquorum::protocol::message::{Operation, Reply};
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
@@ -68,6 +68,8 @@ pub struct Tenure {
     pub dropped: bool,
     /// Its client was stopped with sends not yet made.
     pub interrupted: bool,
+    /// It goes on with sends that were decided before its client stood still.
+    pub resuming: bool,
     timer: TrueTime,
     /// Answers kept from it, while a switch does so.
     pub withheld: Vec<(usize, Reply)>,
@@ -85,6 +87,7 @@ impl Tenure {
             valid_until: None,
             dropped: false,
             interrupted: false,
+            resuming: false,
             timer: TrueTime::MAX,
             withheld: Vec::new(),
         }
@@ -95,15 +98,19 @@ impl World {
     /// Takes everything that a lease has to give: sends first, then the event, until there is nothing (the contract
     /// of `Lease`). A client may be stopped in the middle, or its caller may go away.
     pub fn drain(&mut self, tenure: usize) {
-        self.tenures[tenure].interrupted = false;
+        self.tenures[tenure].resuming = std::mem::take(&mut self.tenures[tenure].interrupted);
         loop {
             self.see_validity(tenure);
             while let Some(send) = self.tenures[tenure].lease.poll_send() {
+                if self.broken == Some(Switch::AsksTwice) {
+                    self.hand_over(tenure, send.clone());
+                }
                 self.hand_over(tenure, send);
                 if self.draw.chance(1) && self.interrupt(tenure) {
                     return;
                 }
             }
+            self.tenures[tenure].resuming = false;
             self.see_validity(tenure);
             match self.tenures[tenure].lease.poll_event() {
                 Some(event) => self.happened(tenure, event),
@@ -188,7 +195,7 @@ impl World {
     fn hand_over(&mut self, tenure: usize, send: Send) {
         let Send { node, call, operation, debt } = send;
         let Tenure { client, owner, .. } = self.tenures[tenure];
-        self.witness_round(tenure, call, &operation);
+        self.witness_call(tenure, node, call, &operation);
         let releases = matches!(operation, Operation::Release { .. });
         if releases {
             self.witness_release(tenure, node, debt.as_ref());
@@ -281,7 +288,10 @@ impl World {
         self.tenures[tenure].valid_until = Some(until);
         match before {
             None => self.holders.push(tenure),
-            Some(old) => self.demand(Law::ExpiredIsNotExtended, laws::expired_is_not_extended(now, old)),
+            Some(old) => {
+                self.demand(Law::ExpiredIsNotExtended, laws::expired_is_not_extended(now, old));
+                self.demand(Law::ExtensionNeverShortens, laws::extension_never_shortens(old, until));
+            }
         }
         let finding = laws::validity_is_covered(self, tenure, until);
         self.demand(Law::ValidityIsCovered, finding);
@@ -307,20 +317,5 @@ impl World {
             _ => {}
         }
         self.tell_task(tenure, event);
-    }
-
-    /// A send with a new number begins a round. The claims by which an extension heals carry the extension's.
-    fn witness_round(&mut self, tenure: usize, call: CallId, operation: &Operation) {
-        let (started, started_locally) = (self.now, self.client_now(self.tenures[tenure].client));
-        let round = &mut self.tenures[tenure].round;
-        if round.call == call {
-            return;
-        }
-        let kind = match operation {
-            Operation::Release { .. } => RoundKind::Release,
-            Operation::Extend { .. } => RoundKind::Extend,
-            Operation::Set { .. } | Operation::Claim { .. } => RoundKind::Acquire,
-        };
-        *round = RoundWitness { call, kind, started, started_locally, ..RoundWitness::unstarted() };
     }
 }

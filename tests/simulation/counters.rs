@@ -30,6 +30,8 @@ counters! {
     StragglingGrant,
     /// A set was executed, its reply lost, and its undo sent.
     LostReplyUndone,
+    /// An owner was set on one node over two connections.
+    SetOnTwoConnections,
     /// A request was executed after its connection had ended for the client.
     LateExecution,
     /// A set of a lease that was over already brought a key into being.
@@ -50,6 +52,8 @@ counters! {
     ExtensionTooLate,
     /// An extension was not confirmed and the old validity stood.
     ExtensionUnconfirmed,
+    /// An extension found the quorum gone, where keys had been deleted.
+    ExtensionLost,
     /// An extension was replaced before its verdict.
     ExtensionReplaced,
     /// A node's answer to a release settled its debt at once.

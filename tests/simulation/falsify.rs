@@ -87,6 +87,8 @@ impl World {
             }
             Some(Switch::ValidityFromReplies) => told.and(holder.valid_until),
             Some(Switch::ValidAfterRelease) => told.or(holder.valid_until),
+            Some(Switch::ExtensionShortens) if holder.valid_until.is_some() => told
+                .map(|until| until.min(holder.round.started_locally.after(self.plan.ttls[0].duration() / 2))),
             _ => told,
         }
     }
@@ -97,7 +99,7 @@ impl World {
         match self.broken {
             Some(Switch::UnknownCounts) if matches!(reply, Reply::Unknown(_)) => Some(Reply::Granted),
             Some(Switch::AbsentCounts) if extends && reply == Reply::Absent => Some(Reply::Granted),
-            Some(Switch::HealsAfterRelease) if extends && reply == Reply::Absent => {
+            Some(Switch::HealsAfterRelease | Switch::HealsExpired) if extends && reply == Reply::Absent => {
                 self.heal_regardless(tenure, node, call);
                 Some(reply)
             }
@@ -149,7 +151,11 @@ impl World {
 
     fn heal_regardless(&mut self, tenure: usize, node: usize, call: usize) {
         let (owner, client) = (self.tenures[tenure].owner, self.tenures[tenure].client);
-        if self.owners[owner].retired {
+        let over = match self.broken {
+            Some(Switch::HealsAfterRelease) => self.owners[owner].retired,
+            _ => self.tenures[tenure].valid_until.is_some_and(|until| until <= self.client_now(client)),
+        };
+        if over {
             let key = self.calls[call].operation.key().clone();
             let claim =
                 Operation::Claim { key, owner: self.owners[owner].owner, ttl: self.plan.longest_ttl() };

@@ -20,6 +20,8 @@ pub enum Fault {
     Reset,
     /// Requests on a connection are stuck, and are lost or executed late.
     Stall,
+    /// Requests on a connection are stuck when it ends, so that others overtake them on the next one.
+    Detour,
     /// Replies on a connection are lost.
     Mute,
     /// A node stops, and later goes on with all that has reached it.
@@ -36,15 +38,18 @@ pub enum Fault {
     Pause,
     /// A foreign client's value takes a free key.
     Foreign,
+    /// Somebody deletes a key of ours. No lock stands that, so it comes only in histories that say so.
+    Evict,
     /// A client's wall clock steps. Harmless, since the protocol never reads it.
     WallStep,
     /// A node's clock jumps ahead. Beyond what the protocol stands; only while its switch is on.
     ServerStep,
 }
 
-const ALL: [Fault; 11] = [
+const ALL: [Fault; 12] = [
     Fault::Reset,
     Fault::Stall,
+    Fault::Detour,
     Fault::Mute,
     Fault::Freeze,
     Fault::Crash,
@@ -76,6 +81,7 @@ impl World {
             Some(Switch::ServerClockSteps) if self.draw.chance(200) => Fault::ServerStep,
             Some(Switch::WallClock) if self.draw.chance(200) => Fault::WallStep,
             Some(Switch::ClockSleeps) if self.draw.chance(200) => Fault::Pause,
+            _ if self.plan.evictions && self.draw.chance(300) => Fault::Evict,
             _ => self.draw.pick(&self.plan.faults),
         };
         self.befall(fault);
@@ -91,20 +97,9 @@ impl World {
         self.faults += 1;
         note!(self, "fault: {fault:?}, c{client}, {}, {} ms", NodeId::new(node), duration / MILLI);
         match fault {
-            Fault::Reset => {
+            Fault::Reset | Fault::Stall | Fault::Detour | Fault::Mute => {
                 if let Some(connection) = connection {
-                    self.break_connection(connection, true);
-                }
-            }
-            Fault::Stall => {
-                if let Some(connection) = connection {
-                    self.connections[connection].stalled = true;
-                    self.schedule(self.now + duration, Event::Flow(connection));
-                }
-            }
-            Fault::Mute => {
-                if let Some(connection) = connection {
-                    self.connections[connection].mute = true;
+                    self.befall_connection(fault, connection, duration);
                 }
             }
             Fault::Freeze => self.freeze(node, duration),
@@ -115,9 +110,42 @@ impl World {
             }
             Fault::Pause => self.pause(client, duration),
             Fault::Foreign => self.put_foreign(node, duration),
+            Fault::Evict => {
+                let key = self.draw.pick(&[0, self.keys.len() - 1]);
+                self.nodes[node].store.remove(&self.keys[key]);
+            }
             Fault::WallStep => self.step_wall_clock(client, duration),
             Fault::ServerStep => self.nodes[node].clock.step(duration as i64),
         }
+    }
+
+    fn befall_connection(&mut self, fault: Fault, connection: usize, duration: u64) {
+        let line = &mut self.connections[connection];
+        match fault {
+            Fault::Stall => {
+                line.stalled = true;
+                self.schedule(self.now + duration, Event::Flow(connection));
+            }
+            Fault::Detour => {
+                line.stalled = true;
+                let ends = self.now + self.draw.spread(self.plan.latency, 20 * self.plan.latency);
+                self.schedule(ends, Event::Break(connection));
+            }
+            Fault::Mute => line.mute = true,
+            _ => self.break_connection(connection, true),
+        }
+    }
+
+    /// A connection's fault may come just when a set is handed to it, which is when it hurts most.
+    pub fn ambush(&mut self, connection: usize) {
+        if self.healed || !self.draw.chance(self.plan.ambush) {
+            return;
+        }
+        self.faults += 1;
+        let fault = self.draw.pick(&[Fault::Detour, Fault::Detour, Fault::Stall, Fault::Mute]);
+        let duration = self.draw.spread(2 * self.plan.latency, 2 * self.plan.guard());
+        note!(self, "fault: {fault:?} on #{connection}");
+        self.befall_connection(fault, connection, duration);
     }
 
     fn freeze(&mut self, node: usize, duration: u64) {

@@ -30,9 +30,12 @@ pub enum Law {
     SettledStaysClear,
     DebtsAreBounded,
     DebtsOutlastTheirKey,
+    AskedOnce,
     DecidedAtOnce,
     StillHeldByQuorum,
     ExpiredIsNotExtended,
+    ExtensionNeverShortens,
+    HealsOnlyWhileValid,
     SilentBeforeRelease,
     Progress,
     NoLeftovers,
@@ -158,11 +161,14 @@ pub fn debts_are_bounded(client: &Client) -> Finding {
 /// its way for longer than the margin explains it.
 pub fn debt_outlasts_its_key(world: &mut World, debt: &DebtWitness) -> Finding {
     let record = &world.owners[debt.owner];
-    let on_node = &record.nodes[debt.node];
-    let late =
-        on_node.last_executed.saturating_sub(on_node.last_sent_truly) > MARGIN.as_nanos() as u64 * 9 / 10;
+    let late = record.nodes[debt.node].effective_late;
     let carried = world.nodes[debt.node].carries(&world.keys[record.key], record.owner, world.now);
     require(late || !carried, || format!("{} still carries it", NodeId::new(debt.node)))
+}
+
+/// Rule 6: a round is one request to each node, and so is its healing; a lease is released once.
+pub fn asked_once(asked: NodeSet, node: NodeId, operation: &Operation) -> Finding {
+    require(!asked.contains(node), || format!("{} is sent to {node} again", operation.name()))
 }
 
 /// Rule 6: a round is decided at the earliest moment: success at Q grants, failure as soon as Q is out of reach.
@@ -181,9 +187,19 @@ pub fn still_held_by_quorum(round: &RoundWitness, quorum: Quorum) -> Finding {
     require(holds, || format!("extended where only {:?} still held it", round.granted))
 }
 
-/// Rule 7: a lease past its validity is never extended or revived.
+/// Rule 7: a lease past its validity is never extended or revived: neither asked for nor told.
 pub fn expired_is_not_extended(now: Instant, old: Instant) -> Finding {
     require(now < old, || format!("extended {:?} after its end", now.since(old)))
+}
+
+/// Rule 7: the new deadline is the later of the old and the new.
+pub fn extension_never_shortens(old: Instant, new: Instant) -> Finding {
+    require(new >= old, || format!("shortened from {old:?} to {new:?}"))
+}
+
+/// Rule 7: healing never starts after release, drop or loss, nor after the end of validity.
+pub fn heals_only_while_valid(now: Instant, valid_until: Option<Instant>) -> Finding {
+    require(valid_until.is_some_and(|until| now < until), || "healed while nobody may act".into())
 }
 
 /// Rule 8: a lease stops being valid before the first byte of its release is sent.

@@ -96,6 +96,7 @@ impl World {
     ) -> Result<ConnectionId, NotSent> {
         let connection = self.admit(client, node)?;
         self.demand(Law::OwnerIsRetired, laws::owner_is_retired(&self.owners[owner], &operation));
+        self.witness_healing(purpose, &operation);
         self.witness_send(client, node, owner, connection, &operation);
         self.operations += 1;
 
@@ -117,6 +118,9 @@ impl World {
             reply,
             truly_granted: false,
         });
+        if self.calls[call].operation.creates() {
+            self.ambush(connection);
+        }
         self.put_on_the_way(call);
         self.watch(connection);
         Ok(connection_id(connection))

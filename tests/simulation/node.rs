@@ -9,7 +9,6 @@ use super::clock::{Clock, MILLI, TrueTime};
 use super::counters::Seen;
 use super::falsify::execute_falsely;
 use super::laws::{self, Law};
-use super::network::Purpose;
 use super::trace::note;
 use super::world::World;
 
@@ -135,12 +134,8 @@ impl World {
 
         let carried = before == Some(HolderValue::Owner(subject));
         let carries = after == Some(HolderValue::Owner(subject));
-        let call = &mut self.calls[call];
-        let votes = call.operation.creates() || carried;
-        call.truly_granted =
-            reply == Reply::Granted && votes && matches!(call.purpose, Purpose::Lease { .. });
-        let creates = call.operation.creates();
-        let late = self.connections[call.connection].closed;
+        let creates = operation.creates();
+        self.calls[call].truly_granted = reply == Reply::Granted && (creates || carried);
         self.demand(
             Law::OthersAreUntouched,
             laws::others_are_untouched(subject, before.as_ref(), after.as_ref()),
@@ -148,7 +143,7 @@ impl World {
         if carries {
             self.demand(Law::SettledStaysClear, laws::settled_stays_clear(&self.owners[owner], node));
         }
-        self.witness_execution(node, owner, creates && carries && !carried, carries && carried, late);
+        self.witness_execution(node, call, creates && carries && !carried, carries && carried);
         reply
     }
 }

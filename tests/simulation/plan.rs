@@ -35,6 +35,10 @@ pub struct Plan {
     pub backoff: Duration,
     /// The faults that come in this history. Each history has its own choice, since faults hide each other.
     pub faults: Vec<Fault>,
+    /// Somebody deletes keys under us: what then cannot hold is not asked for.
+    pub evictions: bool,
+    /// Per mille of sets whose connection meets a fault just then.
+    pub ambush: u64,
     /// Mean time between two faults, in nanoseconds.
     pub fault_pause: u64,
     /// No fault comes after so many.
@@ -69,6 +73,8 @@ impl Plan {
             impatience: draw.pick(&[0, 50, 250]),
             backoff: Duration::from_millis(draw.pick(&[60, 250, 500])),
             faults: Fault::draw_choice(draw),
+            evictions: draw.chance(50),
+            ambush: draw.pick(&[0, 10, 50, 200]),
             fault_pause: draw.spread(5 * MILLI, 300 * MILLI),
             most_faults: draw.between(3, 40),
             operations: draw.between(150, 350),

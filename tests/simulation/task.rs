@@ -35,6 +35,8 @@ pub struct Task {
     backoff: Backoff,
     attempts_left: u64,
     extensions_left: u64,
+    /// Extends in good time, again and again, as a keeper does.
+    keeps: bool,
     asking: Asking,
     /// Each wake-up carries the number it was set with; an older one means nothing any more.
     alarm: u32,
@@ -53,6 +55,7 @@ impl Task {
             backoff: Backoff::new(Duration::ZERO, Duration::ZERO),
             attempts_left: 0,
             extensions_left: 0,
+            keeps: false,
             asking: Asking::Set,
             alarm: 0,
             got_in: false,
@@ -176,11 +179,9 @@ impl World {
             LeaseEvent::NotExtended(NotExtended::Unconfirmed) => {
                 self.counters.add(Seen::ExtensionUnconfirmed)
             }
-            // Lost: only where a guarded memory loss is not what it should be, so that nothing counts on it.
             LeaseEvent::NotExtended(why) => {
-                if why == NotExtended::Expired {
-                    self.counters.add(Seen::ExtensionTooLate);
-                }
+                let lost = why == NotExtended::Lost;
+                self.counters.add(if lost { Seen::ExtensionLost } else { Seen::ExtensionTooLate });
                 self.tasks[task].last_owner = None;
                 self.think(task);
             }
@@ -194,20 +195,25 @@ impl World {
             self.counters.add(Seen::HeldWithSilentNode);
         }
         self.tasks[task].state = State::Holding(tenure);
-        self.tasks[task].extensions_left =
-            if self.healed { 0 } else { self.draw.pick(&[0, 0, 0, 1, 1, 2, 4]) };
-        let hold = self.hold_time(tenure);
+        let keeps = self.draw.chance(300);
+        let most = if keeps { 8 } else { 2 };
+        let extends = keeps || self.draw.chance(250);
+        let extensions = if extends && !self.healed { self.draw.between(1, most) } else { 0 };
+        self.tasks[task].keeps = keeps;
+        self.tasks[task].extensions_left = extensions;
+        let hold = self.hold_time(task, tenure);
         self.wake_after(task, hold);
     }
 
-    /// Mostly short; sometimes up to the very end of validity, or beyond.
-    fn hold_time(&mut self, tenure: usize) -> u64 {
+    /// Until the holder does something again: mostly short; sometimes up to the very end of validity, or beyond.
+    fn hold_time(&mut self, task: usize, tenure: usize) -> u64 {
         let holder = &self.tenures[tenure];
         let until = holder.valid_until.map_or(self.now, |until| self.client_when(holder.client, until));
         let left = until.saturating_sub(self.now);
         let round_trip = 2 * self.plan.latency;
         match self.draw.below(100) {
             _ if self.healed => self.draw.below(round_trip),
+            _ if self.tasks[task].keeps => self.draw.between(left / 4, left / 2),
             0..68 => self.draw.below(2 * round_trip),
             68..80 => self.draw.below(left + 1),
             80..91 => left.saturating_sub(self.draw.below(round_trip)),
@@ -249,7 +255,7 @@ impl World {
         }
         let record = &mut self.owners[self.tenures[tenure].owner];
         record.longest_ttl = record.longest_ttl.max(ttl.as_millis());
-        let again = self.hold_time(tenure);
+        let again = self.hold_time(task, tenure);
         self.wake_after(task, again);
         let now = self.lease_now(tenure);
         self.tenures[tenure].lease.extend(ttl, now);

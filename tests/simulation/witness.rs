@@ -2,7 +2,7 @@
 //!
 //! Written by the world as commands pass its boundary, never by the protocol, and never read by it.
 
-use redquorum::protocol::debt::Debt;
+use redquorum::protocol::debt::{Debt, MARGIN};
 use redquorum::protocol::lease::CallId;
 use redquorum::protocol::message::{ConnectionId, Operation, Owner, Reply};
 use redquorum::protocol::quorum::{NodeId, NodeSet};
@@ -12,7 +12,7 @@ use super::client::Tenure;
 use super::clock::TrueTime;
 use super::counters::Seen;
 use super::laws::{self, Law};
-use super::network::{Purpose, connection_id};
+use super::network::{Call, Purpose, connection_id};
 use super::world::World;
 
 /// The round of a lease's acquire; later ones are extensions and the release.
@@ -46,11 +46,10 @@ pub struct NodeWitness {
     pub settled: bool,
     /// A debt was left to the TTL here.
     pub left_to_ttl: bool,
-    /// When the last set, claim or extension was sent: on the client's clock, and truly.
+    /// When the last set, claim or extension was sent, on the client's clock.
     pub last_sent: Instant,
-    pub last_sent_truly: TrueTime,
-    /// When the last set, claim or extension was executed.
-    pub last_executed: TrueTime,
+    /// One of them took effect so late that no debt can be expected to wait for it.
+    pub effective_late: bool,
     /// A set was executed.
     pub executed: bool,
     /// A grant was read by the client.
@@ -65,6 +64,9 @@ pub struct RoundWitness {
     pub started: TrueTime,
     /// The client's clock at the first send.
     pub started_locally: Instant,
+    /// Nodes that were sent its request, and those that were sent its healing.
+    pub asked: NodeSet,
+    pub healed: NodeSet,
     /// Nodes whose outcome the client has learned.
     pub answered: NodeSet,
     /// Nodes that truly granted, and said so: set by this round, or still held by this owner.
@@ -96,6 +98,8 @@ impl RoundWitness {
             kind: RoundKind::Acquire,
             started: 0,
             started_locally: Instant::default(),
+            asked: NodeSet::EMPTY,
+            healed: NodeSet::EMPTY,
             answered: NodeSet::EMPTY,
             granted: NodeSet::EMPTY,
             decided: false,
@@ -119,13 +123,52 @@ impl World {
         match operation {
             Operation::Release { .. } => return,
             Operation::Set { ttl, .. } | Operation::Claim { ttl, .. } => {
+                if on_node.written && on_node.connection != connection_id(connection) {
+                    self.counters.add(Seen::SetOnTwoConnections);
+                }
                 on_node.written = true;
                 on_node.connection = connection_id(connection);
                 record.longest_ttl = record.longest_ttl.max(ttl.as_millis());
             }
             Operation::Extend { ttl, .. } => record.longest_ttl = record.longest_ttl.max(ttl.as_millis()),
         }
-        (on_node.last_sent, on_node.last_sent_truly) = (local, self.now);
+        on_node.last_sent = local;
+    }
+
+    /// A lease gives out a send. One with a new number begins a round; the claims by which an extension heals carry
+    /// the extension's.
+    pub fn witness_call(&mut self, tenure: usize, node: NodeId, call: CallId, operation: &Operation) {
+        let (started, started_locally) = (self.now, self.client_now(self.tenures[tenure].client));
+        let Tenure { round, valid_until, resuming, .. } = &mut self.tenures[tenure];
+        let kind = match operation {
+            Operation::Release { .. } => RoundKind::Release,
+            Operation::Extend { .. } => RoundKind::Extend,
+            Operation::Set { .. } | Operation::Claim { .. } => RoundKind::Acquire,
+        };
+        if round.call != call {
+            *round = RoundWitness { call, kind, started, started_locally, ..RoundWitness::unstarted() };
+        }
+        let asked = if round.kind == kind { &mut round.asked } else { &mut round.healed };
+        let once = laws::asked_once(*asked, node, operation);
+        asked.insert(node);
+        // A client that stood still between two sends could not look at its clock.
+        let (until, resuming) = (*valid_until, *resuming);
+        self.demand(Law::AskedOnce, once);
+        if let (RoundKind::Extend, Some(until), false) = (kind, until, resuming) {
+            let finding = laws::expired_is_not_extended(started_locally, until);
+            self.demand(Law::ExpiredIsNotExtended, finding);
+        }
+    }
+
+    /// A claim after the acquire heals.
+    pub fn witness_healing(&mut self, purpose: Purpose, operation: &Operation) {
+        let Purpose::Lease { tenure, call } = purpose else { return };
+        let holder = &self.tenures[tenure];
+        if operation.creates() && call != FIRST_CALL && !holder.resuming {
+            let now = self.client_now(holder.client);
+            let finding = laws::heals_only_while_valid(now, holder.valid_until);
+            self.demand(Law::HealsOnlyWhileValid, finding);
+        }
     }
 
     /// A lease gives out a release.
@@ -141,19 +184,20 @@ impl World {
         }
     }
 
-    /// A node executed a command, which made the owner's key, kept it, or did neither.
-    pub fn witness_execution(&mut self, node: usize, owner: usize, made: bool, kept: bool, late: bool) {
-        if late {
+    /// A node executed a command, which made the owner's key, or found it and left it there.
+    pub fn witness_execution(&mut self, node: usize, call: usize, made: bool, kept: bool) {
+        let Call { owner, connection, sent, .. } = self.calls[call];
+        let record = &mut self.owners[owner];
+        if self.connections[connection].closed {
             self.counters.add(Seen::LateExecution);
+            if made && record.retired {
+                self.counters.add(Seen::LateSetOfDeadOwner);
+            }
         }
-        if made && late && self.owners[owner].retired {
-            self.counters.add(Seen::LateSetOfDeadOwner);
-        }
-        let on_node = &mut self.owners[owner].nodes[node];
+        let on_node = &mut record.nodes[node];
         on_node.executed |= made;
-        if made || kept {
-            on_node.last_executed = self.now;
-        }
+        // A tenth of the margin is for the clocks.
+        on_node.effective_late |= (made || kept) && self.now - sent > MARGIN.as_nanos() as u64 / 10 * 9;
     }
 
     /// A client learned what became of a call.
