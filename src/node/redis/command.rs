@@ -136,9 +136,14 @@ pub(super) fn other_form(form: Form, error: &ServerError, abilities: &mut Abilit
             abilities.delete = None;
             Some(Form::Digest)
         }
-        Form::Digest if error.code == "NOSCRIPT" || unknown => Some(Form::Text),
+        Form::Digest if error.code == "NOSCRIPT" || unknown || forbids(error, "evalsha") => Some(Form::Text),
         _ => None,
     }
+}
+
+/// Whether this user must not use this command itself, whatever the key.
+fn forbids(error: &ServerError, command: &str) -> bool {
+    error.code == "NOPERM" && error.detail.contains(&format!("'{command}'"))
 }
 
 /// An error that a server answered with.
@@ -365,6 +370,10 @@ mod tests {
             "the second error is reported"
         );
         assert_eq!(other_form(Form::Digest, &error("OOM no"), &mut abilities), None);
+        let only_eval = error("NOPERM this user has no permissions to run the 'evalsha' command");
+        assert_eq!(other_form(Form::Digest, &only_eval, &mut abilities), Some(Form::Text));
+        let no_key = error("NOPERM this user has no permissions to access one of the keys used as arguments");
+        assert_eq!(other_form(Form::Digest, &no_key, &mut abilities), None);
     }
 
     /// Rule 10: an answer of any other shape is unknown, and named without being repeated.
