@@ -1,0 +1,179 @@
+//! Ways in: users, passwords, databases, sockets, old protocols, and rights that are missing.
+
+mod clients;
+mod common;
+
+use clients::{SOON, TTL, builder, client, ms};
+use common::{Cluster, Server, eventually};
+use redquorum::{AcquireError, Redlock, ReleaseError};
+
+/// Acquire, extend, release, with nothing left.
+async fn round_trip(redlock: &Redlock, key: &str) {
+    let mut guard = redlock.try_acquire(key).await.unwrap_or_else(|error| panic!("{error}"));
+    guard.extend(TTL).await.unwrap_or_else(|error| panic!("{error}"));
+    assert!(guard.is_valid());
+    // The contended path as well: it asks by a script.
+    let refused = redlock.lock(key).wait(ms(100)).await;
+    assert!(refused.as_ref().is_err_and(AcquireError::is_contention), "{refused:?}");
+    guard.release().await.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// The commands of a user on every server of a cluster.
+fn user(cluster: &Cluster, rules: &[&str]) {
+    for server in cluster.iter() {
+        let mut command = vec!["ACL", "SETUSER", "app", "reset", "on", ">s3cret"];
+        command.extend(rules);
+        server.command(&command);
+    }
+}
+
+fn urls_of_user(cluster: &Cluster) -> Vec<String> {
+    cluster.iter().map(|server| server.url_with(Some("app"), Some("s3cret"), 0)).collect()
+}
+
+/// A server that does not know HELLO is spoken to in the old protocol.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_hello_the_old_protocol_serves() {
+    let cluster = Cluster::start_with(3, |_| {
+        Server::builder().args(["--rename-command", "HELLO", "", "--requirepass", "p@ss/w:rd %"])
+    });
+    let redlock = client(cluster.iter().map(|server| server.url_with(None, Some("p@ss/w:rd %"), 2))).await;
+
+    round_trip(&redlock, "k").await;
+
+    let free = || cluster.iter().all(|server| server.info("keyspace", "db2").is_none());
+    eventually(SOON, "no key is left", free).await;
+    // Nothing tells of a closed connection there, so it is noticed by asking.
+    cluster[0].restart();
+    clients::all_vote(&redlock).await;
+}
+
+/// The core needs SET and scripts, and what the scripts call: nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_few_rights_is_enough() {
+    let cluster = Cluster::start(3);
+    for rules in [
+        &["~*", "+@all", "-client", "-info"][..],
+        &["~*", "+@all", "-client", "-info", "-script", "-ping"],
+        &["~*", "+set", "+get", "+del", "+pexpire", "+evalsha", "+eval"],
+        &["~*", "+set", "+get", "+del", "+pexpire", "+eval", "+hello"],
+        &["~app:*", "+@all"],
+    ] {
+        user(&cluster, rules);
+        let redlock = builder(urls_of_user(&cluster)).prefix("app:").build().await.expect("nodes");
+        clients::all_vote(&redlock).await;
+        round_trip(&redlock, "k").await;
+        eventually(SOON, "no key is left", || clients::keys_left(&cluster) == 0).await;
+        cluster.iter().for_each(|server| drop(server.command(&["SCRIPT", "FLUSH"])));
+    }
+}
+
+/// A right that is missing is named, and decides nothing else: the key outside the user's pattern, and the release
+/// that the user must not do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_rights_are_named() {
+    let cluster = Cluster::start(3);
+    user(&cluster, &["~app:*", "+@all"]);
+    let redlock = builder(urls_of_user(&cluster)).build().await.expect("nodes");
+    let refused = redlock.try_acquire("elsewhere").await;
+    let Err(AcquireError::NoQuorum { report, .. }) = &refused else { panic!("{refused:?}") };
+    assert!(report.to_string().contains("NOPERM"), "{report}");
+
+    // May take a lock that it cannot release: each kind of missing right.
+    for (rules, causes) in [
+        (&["~*", "+@all", "-eval", "-evalsha", "-delifeq", "-delex"][..], &["NOPERM"][..]),
+        (&["~*", "+@all", "-eval", "-script", "-delifeq", "-delex"], &["NOPERM"]),
+        // From inside a script, in the words of different servers.
+        (&["~*", "+@all", "-del", "-delifeq", "-delex"], &["can't run this command", "ACL failure"]),
+    ] {
+        let known: Vec<_> = rules.iter().copied().filter(|rule| knows(&cluster[0], rule)).collect();
+        user(&cluster, &known);
+        cluster.iter().for_each(|server| drop(server.command(&["SCRIPT", "FLUSH"])));
+        let redlock = builder(urls_of_user(&cluster)).build().await.expect("nodes");
+        let guard = redlock.lock("k").ttl(ms(1_000)).await.expect("setting is allowed");
+
+        let released = guard.release().await;
+
+        let Err(ReleaseError::Unconfirmed { report, .. }) = &released else {
+            panic!("{rules:?}: {released:?}")
+        };
+        let text = report.to_string();
+        assert!(causes.iter().any(|cause| text.contains(cause)), "{rules:?}: {text}");
+        // The TTL frees it.
+        cluster.no_key("k", SOON).await;
+    }
+}
+
+/// Whether a server knows the command that a rule takes away.
+fn knows(server: &Server, rule: &str) -> bool {
+    let Some(command) = rule.strip_prefix('-') else { return true };
+    let known = server.command(&["COMMAND", "INFO", command]);
+    !matches!(&known, redis::Value::Array(infos) if infos.iter().all(|info| *info == redis::Value::Nil))
+        && !matches!(&known, redis::Value::Array(infos) if infos.iter().all(
+            |info| matches!(info, redis::Value::Array(fields) if fields.is_empty())))
+}
+
+/// Scripts that a server forgot are sent again, in whatever they are needed for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgotten_scripts_are_sent_again() {
+    let cluster = Cluster::start(3);
+    let redlock = client(cluster.urls()).await;
+    let flush = || cluster.iter().for_each(|server| drop(server.command(&["SCRIPT", "FLUSH"])));
+
+    flush();
+    let mut guard = redlock.try_acquire("k").await.expect("acquired");
+    guard.extend(2 * TTL).await.expect("extended");
+    flush();
+    let refused = redlock.lock("k").wait(ms(100)).await;
+    flush();
+    guard.release().await.expect("released");
+
+    assert!(refused.as_ref().is_err_and(AcquireError::is_contention), "{refused:?}");
+    cluster.no_key("k", SOON).await;
+    assert_eq!(redlock.open_debts(), 0);
+}
+
+/// Unix sockets, database numbers and users are addresses like any other, and one client may mix them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_kind_of_address_serves() {
+    let cluster = Cluster::start(3);
+    user(&cluster, &["~*", "+@all"]);
+    let nodes = [
+        cluster[0].unix_url(),
+        cluster[1].url_with(None, None, 5),
+        cluster[2].url_with(Some("app"), Some("s3cret"), 0),
+    ];
+    let redlock = client(nodes).await;
+
+    let guard = redlock.try_acquire("k").await.expect("acquired");
+    eventually(SOON, "the first has it", || cluster[0].exists("k")).await;
+    eventually(SOON, "the second has it in database 5", || cluster[1].info("keyspace", "db5").is_some())
+        .await;
+    eventually(SOON, "the third has it", || cluster[2].exists("k")).await;
+    assert!(!cluster[1].exists("k"));
+    let names = guard.report().to_string();
+    assert!(names.contains("unix:") && names.contains("/5"), "{names}");
+    guard.release().await.expect("released");
+    round_trip(&redlock, "k").await;
+}
+
+/// Connection info of the `redis` crate is an address too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_info_is_an_address() {
+    use redis::IntoConnectionInfo;
+    let cluster = Cluster::start(3);
+    let infos = cluster.iter().map(|server| server.url().into_connection_info().expect("a url"));
+
+    round_trip(&client(infos.collect::<Vec<_>>()).await, "k").await;
+}
+
+/// The client names its connections, so that an operator finds them on the servers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_carry_the_client_name() {
+    let cluster = Cluster::start(1);
+    let _redlock = builder(cluster.urls()).client_name("billing-7").build().await.expect("nodes");
+
+    let list = || format!("{:?}", cluster[0].command(&["CLIENT", "LIST"]));
+
+    eventually(SOON, "the name shows", || list().contains("name=billing-7")).await;
+}
