@@ -342,11 +342,12 @@ async fn connected(shared: &Shared) -> Result<(), BuildError> {
             let _ = futures::future::select_all(changes).await;
         }
     };
-    tokio::select! {
+    let reached = tokio::select! {
         biased;
-        () = quorum_is_up => {}
-        () = shared.clock.sleep_until(deadline) => return Err(not_connected(shared, limit)),
-    }
+        () = quorum_is_up => true,
+        () = shared.clock.sleep_until(deadline) => false,
+    };
+    // Attempts that take the whole of the connect timeout end at this same moment: then each can say why.
     // What `wait_for` returns holds a lock, with which this future could not be spawned: it ends inside.
     let first_attempts = states.iter_mut().map(|state| async {
         let _ = state.wait_for(|state| *state != State::Connecting).await;
@@ -357,7 +358,7 @@ async fn connected(shared: &Shared) -> Result<(), BuildError> {
         _ = futures::future::join_all(first_attempts) => {}
         () = shared.clock.sleep_until(grace) => {}
     }
-    Ok(())
+    if reached { Ok(()) } else { Err(not_connected(shared, limit)) }
 }
 
 fn not_connected(shared: &Shared, within: Duration) -> BuildError {

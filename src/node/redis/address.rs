@@ -85,6 +85,11 @@ impl Address {
         matches!(self.info.addr(), ConnectionAddr::Tcp(..))
     }
 
+    /// Whether it is an address with TLS: a hint for errors.
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(self.info.addr(), ConnectionAddr::TcpTls { .. })
+    }
+
     /// A message of the server's or the network's without this node's password: a server that does not know HELLO
     /// answers with its arguments.
     pub(crate) fn redact(&self, message: &str) -> ServerMessage {

@@ -44,6 +44,11 @@ pub(super) async fn connect(settings: &Settings) -> Result<Link, ServerMessage> 
     match tokio::time::timeout(limit, connect_unlimited(settings)).await {
         Ok(Ok(link)) => Ok(link),
         Ok(Err(error)) => Err(describe(&error, settings).into()),
+        // A plain server waits for the end of what it takes for a command, and never answers a TLS greeting.
+        Err(_) if settings.address.is_tls() => {
+            let hint = "does the port speak plain? then the address begins with redis://";
+            Err(format!("no connection within {limit:?} ({hint})").into())
+        }
         Err(_) => Err(format!("no connection within {limit:?}").into()),
     }
 }
