@@ -1,0 +1,215 @@
+//! Passwords never show: not in errors, not in debug output, not in any event at the finest level.
+
+mod clients;
+mod common;
+
+use std::fmt::{self, Write as _};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use clients::{SOON, builder, ms, until_votes};
+use common::{Cluster, Proxy, Server};
+use redquorum::{IntoNode, Outcome, Redlock};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+const SECRET: &str = "S3ntinel";
+
+/// Everything that is said, at every level.
+#[derive(Clone, Default)]
+struct Ear(Arc<Mutex<String>>);
+
+impl Ear {
+    fn note(&self, text: impl fmt::Display) {
+        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        writeln!(heard, "{text}").expect("write to a string");
+    }
+
+    fn heard(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+struct Fields(String);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        write!(self.0, " {field}={value:?}").expect("write to a string");
+    }
+}
+
+impl Subscriber for Ear {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut fields = Fields(span.metadata().name().to_owned());
+        span.record(&mut fields);
+        self.note(fields.0);
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, values: &Record<'_>) {
+        let mut fields = Fields(String::new());
+        values.record(&mut fields);
+        self.note(fields.0);
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Fields(format!("{} {}", event.metadata().level(), event.metadata().target()));
+        event.record(&mut fields);
+        self.note(fields.0);
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// What a client shows of itself and of all that goes wrong with it.
+async fn exercise(ear: &Ear, redlock: &Redlock) {
+    ear.note(format!("{redlock:?}"));
+    let request = redlock.lock("k");
+    ear.note(format!("{request:?}"));
+    match request.no_wait().await {
+        Ok(mut guard) => {
+            ear.note(format!("{guard:?} {:?} {}", guard.report(), guard.report()));
+            ear.note(format!("{:?}", guard.extend(clients::TTL).await));
+            ear.note(format!("{:?}", guard.release().await));
+        }
+        Err(error) => ear.note(format!("{error} {error:?} {error:#?}")),
+    }
+    if let Err(error) = redlock.lock("k").wait(ms(50)).await {
+        ear.note(format!("{error} {error:?}"));
+    }
+}
+
+/// Wrong hosts, wrong passwords, servers without HELLO that repeat its arguments, refused and broken connections: all of
+/// them are talked about, and the password is in none of it.
+///
+/// On one thread, so that everything the client's tasks say is heard.
+#[tokio::test]
+async fn passwords_never_show() {
+    let ear = Ear::default();
+    let listening = tracing::subscriber::set_default(ear.clone());
+    let cluster = Cluster::start_with(4, |i| {
+        let server = Server::builder().args(["--requirepass", if i == 1 { "another" } else { SECRET }]);
+        if i == 2 { server.args(["--rename-command", "HELLO", ""]) } else { server }
+    });
+    let proxy = Proxy::start(&cluster[3]);
+    let url = |port: u16, user: Option<&str>| cluster[0].url_at(port, user, Some(SECRET), 0);
+    let nodes = [
+        url(cluster[0].port(), None),
+        url(cluster[1].port(), None),
+        url(cluster[2].port(), None),
+        url(proxy.port(), None),
+        url(cluster[0].port(), Some("nobody")).replace("127.0.0.1", "localhost"),
+        url(1, Some("user")),
+        format!("redis://user:{SECRET}@no-such-host.invalid:6379"),
+    ];
+
+    let building = builder(nodes.clone()).client_name("client");
+    ear.note(format!("{building:?} {:?}", nodes[0].as_str().into_node()));
+    let redlock = building.lazy().build().await.expect("a lazy client");
+    tokio::time::sleep(ms(500)).await;
+    exercise(&ear, &redlock).await;
+    proxy.reset();
+    exercise(&ear, &redlock).await;
+    redlock.close(ms(200)).await;
+    exercise(&ear, &redlock).await;
+
+    let strict = builder(nodes[4..].to_vec()).connect_timeout(ms(300)).build().await;
+    ear.note(format!("{strict:?} {}", strict.as_ref().expect_err("no quorum")));
+    let working = builder([nodes[0].clone()]).build().await.expect("one node");
+    until_votes(&working, |outcomes| outcomes[0] == Outcome::Granted).await;
+    exercise(&ear, &working).await;
+    cluster[0].command(&["CONFIG", "SET", "requirepass", "changed"]);
+    cluster[0].command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    until_votes(&working, |outcomes| matches!(outcomes[0], Outcome::NotSent(_))).await;
+    tokio::time::sleep(ms(300)).await;
+    exercise(&ear, &working).await;
+    for malformed in [
+        format!("redis://user:{SECRET}@host:port"),
+        format!("redis://user:{SECRET}@host:6379/x"),
+        format!("{SECRET}@host"),
+        format!("redis://:{SECRET}@"),
+        format!("redis://user:{SECRET}@ho st"),
+        format!("rediss://user:{SECRET}@host:99999"),
+        format!("redis+unix:///tmp/socket?pass={SECRET}&db=x"),
+        format!("redis://host?password={SECRET}"),
+        format!("ftp://user:{SECRET}@host"),
+    ] {
+        let error = builder([malformed.clone()]).lazy().build().await.map(drop);
+        ear.note(format!("{error:?}"));
+        if let Err(error) = error {
+            ear.note(error);
+        }
+    }
+    drop(listening);
+
+    let heard = ear.heard();
+    let shows: Vec<_> = heard.lines().filter(|line| line.contains(SECRET)).collect();
+    assert!(shows.is_empty(), "{shows:#?}");
+    // It was really listened to: each kind of trouble is there.
+    for said in
+        ["connected", "no connection", "WRONGPASS", "refused", "malformed", "acquire", "TRACE", "DEBUG"]
+    {
+        assert!(heard.contains(said), "{said:?} was never said:\n{heard}");
+    }
+}
+
+/// A password with characters that mean something in a URL is used as it is, and hidden as it is.
+#[tokio::test]
+async fn percent_encoded_passwords_are_hidden_too() {
+    let password = "S3nt:@/inel %41";
+    let ear = Ear::default();
+    let _listening = tracing::subscriber::set_default(ear.clone());
+    let cluster = Cluster::start_with(2, |i| {
+        let server = Server::builder().args(["--requirepass", if i == 0 { password } else { "another" }]);
+        if i == 1 { server.args(["--rename-command", "HELLO", ""]) } else { server }
+    });
+
+    let good = builder([cluster[0].url_with(None, Some(password), 0)]).build().await.expect("one node");
+    exercise(&ear, &good).await;
+    let bad = builder([cluster[1].url_with(None, Some(password), 0)]).connect_timeout(ms(300)).build().await;
+    ear.note(format!("{bad:?} {}", bad.as_ref().expect_err("no quorum")));
+    assert!(good.close(SOON).await);
+
+    let heard = ear.heard();
+    for secret in [password, "S3nt", "inel %41", "S3nt%3A"] {
+        assert!(!heard.contains(secret), "{secret:?} shows:\n{heard}");
+    }
+}
+
+/// A server that knows no AUTH repeats its arguments, long ones cut short: no part of the password is passed on.
+#[tokio::test]
+async fn pieces_of_a_repeated_password_are_hidden() {
+    let password = "S3ntinel".repeat(40);
+    let ear = Ear::default();
+    let _listening = tracing::subscriber::set_default(ear.clone());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listen");
+    let port = listener.local_addr().expect("an address").port();
+    let repeated = password[..100].to_owned();
+    let server = tokio::spawn(async move {
+        loop {
+            let Ok((mut stream, _)) = listener.accept().await else { return };
+            let mut request = [0; 4096];
+            while stream.read(&mut request).await.is_ok_and(|read| read > 0) {
+                let line =
+                    format!("-ERR unknown command 'AUTH', with args beginning with: '{repeated}' \r\n");
+                let _ = stream.write_all(line.repeat(8).as_bytes()).await;
+            }
+        }
+    });
+
+    let nodes = [format!("redis://:{password}@127.0.0.1:{port}")];
+    let built = builder(nodes).connect_timeout(ms(300)).build().await;
+
+    let error = built.expect_err("no node");
+    ear.note(format!("{error} {error:?}"));
+    assert!(error.to_string().contains("authentication failed"), "{error}");
+    assert!(!ear.heard().contains(SECRET), "{}", ear.heard());
+    server.abort();
+}
