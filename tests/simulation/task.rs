@@ -5,6 +5,7 @@ use std::time::Duration;
 use redquorum::protocol::backoff::{Backoff, Cause};
 use redquorum::protocol::lease::{Asking, Event as LeaseEvent, Failure, Lease, NotExtended, Released};
 use redquorum::protocol::message::{HolderValue, Owner};
+use redquorum::protocol::quorum::NodeSet;
 
 use super::broken::Switch;
 use super::client::Tenure;
@@ -162,6 +163,7 @@ impl World {
             owner: Owner::from_bytes(bytes),
             key: self.tasks[task].key,
             retired: false,
+            told: NodeSet::EMPTY,
             longest_ttl: 0,
             nodes: Default::default(),
         });

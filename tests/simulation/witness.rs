@@ -28,6 +28,8 @@ pub struct OwnerWitness {
     pub key: usize,
     /// An undo or release of it was sent somewhere, or tried.
     pub retired: bool,
+    /// Nodes that its lease has sent a release to, or tried to.
+    pub told: NodeSet,
     /// The longest TTL asked for, in milliseconds.
     pub longest_ttl: u64,
     pub nodes: [NodeWitness; MOST_NODES],
@@ -139,7 +141,7 @@ impl World {
     /// the extension's.
     pub fn witness_call(&mut self, tenure: usize, node: NodeId, call: CallId, operation: &Operation) {
         let (started, started_locally) = (self.now, self.client_now(self.tenures[tenure].client));
-        let Tenure { round, valid_until, resuming, .. } = &mut self.tenures[tenure];
+        let Tenure { owner, round, valid_until, resuming, .. } = &mut self.tenures[tenure];
         let kind = match operation {
             Operation::Release { .. } => RoundKind::Release,
             Operation::Extend { .. } => RoundKind::Extend,
@@ -148,7 +150,11 @@ impl World {
         if round.call != call {
             *round = RoundWitness { call, kind, started, started_locally, ..RoundWitness::unstarted() };
         }
-        let asked = if round.kind == kind { &mut round.asked } else { &mut round.healed };
+        let asked = match kind {
+            RoundKind::Release => &mut self.owners[*owner].told,
+            _ if round.kind == kind => &mut round.asked,
+            _ => &mut round.healed,
+        };
         let once = laws::asked_once(*asked, node, operation);
         asked.insert(node);
         // A client that stood still between two sends could not look at its clock.
