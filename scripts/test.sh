@@ -33,6 +33,7 @@ for feature in $(features); do
     step "only $feature" cargo check --no-default-features --features "$feature"
 done
 step "dependencies" deny
-step "compose" scripts/compose-test.sh
+step "demo" make --no-print-directory demo
+step "compose" scripts/compose-test.sh "make --no-print-directory demo NODES=compose"
 
 summary

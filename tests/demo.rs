@@ -1,0 +1,76 @@
+//! The demo as a user runs it: a program of its own, which ends well and says what it shows.
+
+#![cfg(feature = "testing")]
+
+mod common;
+
+use std::process::{Command, Output};
+
+use common::Cluster;
+
+const ACTS: [&str; 6] = [
+    "1. Nobody else wants it",
+    "2. A second client is refused, and told why",
+    "3. One node hangs, and nothing is slower",
+    "4. The replies of 2 nodes get lost, and nothing stays behind",
+    "5. 3 nodes are down, and the error says so",
+    "6. A worker outlives its lock",
+];
+
+fn demo(nodes: &str) -> Output {
+    // Cargo names the programs of examples to no test, so it is asked to run it. The same features as here, so that
+    // nothing is built twice.
+    let features = if cfg!(feature = "tls") { "testing,tls" } else { "testing" };
+    let mut cargo = Command::new(env!("CARGO"));
+    // What cargo tells this test about its package would look to build scripts like a change, and have them run anew.
+    for (name, _) in std::env::vars_os() {
+        let told = name.to_string_lossy();
+        if told.starts_with("CARGO_PKG_") || told.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&name);
+        }
+    }
+    cargo
+        .args(["run", "--quiet", "--features", features, "--example", "demo"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("NODES", nodes)
+        .output()
+        .expect("cargo runs")
+}
+
+#[track_caller]
+fn assert_all_well(output: &Output) {
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{shown}\n{}", String::from_utf8_lossy(&output.stderr));
+    for act in ACTS {
+        assert!(shown.contains(act), "{act:?} is missing from:\n{shown}");
+    }
+    assert!(shown.contains("All was as it should be"), "{shown}");
+    assert!(!shown.contains('\x1b'), "no colours where nobody looks on:\n{shown}");
+    let widest = shown.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(78), "{widest:?} columns");
+}
+
+/// Without any server, all six acts are as they should be.
+#[test]
+fn demo_ends_well_in_memory() {
+    assert_all_well(&demo(""));
+}
+
+/// The same on real servers, with faults made by the demo's own proxies.
+#[test]
+fn demo_ends_well_on_servers() {
+    let cluster = Cluster::start(5);
+    assert_all_well(&demo(&cluster.urls().join(" ")));
+    for server in cluster.iter() {
+        assert_eq!(server.keys(), [""; 0], "the demo leaves nothing behind");
+    }
+}
+
+/// What cannot begin is told apart from what went wrong.
+#[test]
+fn demo_refuses_too_few_nodes() {
+    let output = demo("redis://127.0.0.1:1");
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("three nodes at least"), "{told}");
+}
