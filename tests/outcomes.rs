@@ -47,6 +47,7 @@ async fn a_release_after_a_takeover_says_so_and_touches_nothing() {
     let cluster = Cluster::start(3);
     let (redlock, rival) = (client(cluster.urls()).await, client(cluster.urls()).await);
     let guard = redlock.lock("k").ttl(SHORT).await.expect("acquired");
+    cluster.no_key("k", SOON).await;
     let (theirs, _) = acquired(&rival, "k", SOON).await;
     let on_all = || cluster.values("k").iter().all(Option::is_some);
     eventually(SOON, "the rival is on all nodes", on_all).await;
@@ -70,6 +71,8 @@ async fn a_late_release_and_drop_leave_the_next_holder_alone() {
     let (released, dropped) = (released.expect("acquired"), dropped.expect("acquired"));
     let mut theirs = Vec::new();
     for key in ["released", "dropped"] {
+        // Expired on every node: otherwise the rival may have to do with a quorum of them.
+        cluster.no_key(key, SOON).await;
         theirs.push(acquired(&rival, key, SOON).await.0);
         eventually(SOON, "on all", || cluster.values(key).iter().all(Option::is_some)).await;
     }

@@ -267,15 +267,17 @@ async fn releasing_a_lost_lock_waits_for_silent_nodes_once() {
     cluster.no_key("k", SOON).await;
 }
 
-/// The holder is told of the end before it comes, also while no node answers.
+/// The holder is told of the end before the keys expire, also while no node answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn loss_is_told_before_the_keys_expire() {
     let cluster = Cluster::start(3);
-    let redlock = client(cluster.urls()).await;
+    // A large allowance leaves room for a busy machine between the end of validity and that of the keys.
+    let redlock = builder(cluster.urls()).drift_ppm(200_000).build().await.expect("nodes");
+    clients::all_vote(&redlock).await;
     for frozen in [false, true] {
         let started = Instant::now();
-        let guard = redlock.lock("k").ttl(ms(600)).await.expect("acquired");
-        let (lost, ends) = (guard.lost(), started + ms(600));
+        let guard = redlock.lock("k").ttl(ms(1_500)).await.expect("acquired");
+        let (lost, ends) = (guard.lost(), started + ms(1_500));
         if frozen {
             cluster.iter().for_each(common::Server::freeze);
         }
@@ -284,7 +286,7 @@ async fn loss_is_told_before_the_keys_expire() {
 
         let told = Instant::now();
         assert!(told < ends, "told {:?} after the keys may be gone", told - ends);
-        assert!(told > started + ms(400), "told far too early: {:?}", told - started);
+        assert!(told > started + ms(1_100), "told far too early: {:?}", told - started);
         drop(guard);
         if frozen {
             cluster.iter().for_each(common::Server::thaw);
