@@ -184,6 +184,30 @@ mod tests {
         assert_eq!(config.reply_timeout(ms(60_000)), ms(500));
     }
 
+    /// The README's table has each default as it is here.
+    #[test]
+    fn readme_names_every_default() {
+        let seconds = |duration: Duration| format!("{} s", duration.as_secs());
+        let millis = |duration: Duration| format!("{} ms", duration.as_millis());
+        let (ttl, wait) = (seconds(DEFAULT_TTL), seconds(DEFAULT_WAIT));
+        let (least, most) = (millis(DEFAULT_RETRY_LEAST), millis(DEFAULT_RETRY_MOST));
+        let rows = [
+            format!("| `ttl` | {ttl} |"),
+            format!("| `wait`, `wait_forever` | {wait} |"),
+            format!("| `retry` | random, up to {least} at first, doubling to {most} |"),
+            format!("| `connect_timeout` | {} |", seconds(DEFAULT_CONNECT_TIMEOUT)),
+            format!("from 1 byte to {MAX_KEY_LENGTH} bytes |"),
+            format!("{BACKLOG} at most, more are refused"),
+            format!("{} at most, then the one that ends first", crate::protocol::debt::MAX_DEBTS_PER_NODE),
+            format!("from 1 to {} are possible", crate::protocol::quorum::MAX_NODES),
+            format!("| {} before the end of validity |", millis(crate::runtime::alarm::EARLY)),
+        ];
+        let readme = include_str!("../README.md");
+        for row in rows {
+            assert!(readme.contains(&row), "{row:?} is not in the README");
+        }
+    }
+
     /// Settings that contradict each other are refused, with both numbers.
     #[test]
     fn contradictions_quote_both_numbers() {

@@ -1,4 +1,84 @@
-//! redquorum
+//! A lock over several independent Redis-compatible servers, held by whoever holds it on a majority of them.
+//!
+#![cfg_attr(feature = "runtime", doc = "```no_run")]
+#![cfg_attr(not(feature = "runtime"), doc = "```ignore")]
+//! use std::time::Duration;
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let nodes = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+//!     let redlock = redquorum::Redlock::builder().nodes(nodes).build().await?;
+//!
+//!     let guard = redlock.lock("invoice:4711").ttl(Duration::from_secs(5)).await?;
+//!     println!("mine for another {:?}", guard.remaining());
+//!     guard.release().await?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # What a held lock means
+//!
+//! Until `LockGuard::remaining` is zero, no other client of the same nodes acquires the lock. That holds as long as no node
+//! forgets a key before its time, and clocks run at rates that differ by less than the drift allowance.
+//!
+//! It does **not** mean
+//!
+//! - **that a late holder is stopped.** A process that was paused after its last look at the clock goes on where it was. Look at
+//!   `LockGuard::is_valid` before each step that matters, race the work against `LockGuard::lost`, and where two holders at
+//!   once would do harm, let the resource refuse the late one, by a version or a condition on its write.
+//! - **that nodes remember.** A node that comes back empty may grant a lock that is still held, and this is not noticed. Let nodes
+//!   write each change to disk before they answer, or keep one that lost its memory away for the longest TTL in use.
+//! - **that waiting is fair.** Those who wait ask again at random moments.
+//!
+//! # How it works
+//!
+//! 1. An owner, 128 random bits, is made; the clock is read; `SET key owner NX PX ttl` goes to every node at once.
+//! 2. The lock is held at the vote that completes a majority, for the TTL less the time since that reading of the clock, less an
+//!    allowance for clocks. A majority out of reach ends the attempt as early.
+//! 3. Extending gives the key another TTL where it still carries the owner, and counts as acquiring does.
+//! 4. Releasing, and giving up, deletes the key where it still carries the owner, on every node that may have been written to.
+//! 5. A deletion without a usable answer is a debt, which is repeated in the background until an answer or the key's expiry settles it.
+//!
+//! # Choosing a TTL
+//!
+//! A crashed holder blocks all others until its key expires, which speaks for a short TTL. A slow holder loses the lock at the end of
+//! its validity, and each round trip is taken from it, which speaks for a long one.
+//!
+//! | TTL | for clocks | validity at most | waits for replies | least validity |
+//! | --- | --- | --- | --- | --- |
+//! | 100 ms | 3 ms | 97 ms | 10 ms | 10 ms |
+//! | 1 s | 12 ms | 988 ms | 20 ms | 100 ms |
+//! | 10 s (default) | 102 ms | 9.898 s | 200 ms | 1 s |
+//! | 60 s | 602 ms | 59.398 s | 500 ms | 6 s |
+//!
+//! Take ten times the longest that the work normally lasts, and at least fifty times the round trip of the nodes that complete a majority. For
+//! work of unknown length take some seconds and extend at a third of it: two extensions may then fail before the lock is lost. A
+//! request may ask for less than the client's TTL; for more, raise `RedlockBuilder::max_ttl`.
+//!
+//! # Cancellation and shutdown
+//!
+//! Every future may be dropped at any await: an acquire that is dropped takes back what it set, a release that is dropped
+//! goes on. A guard may be dropped anywhere, also on a plain thread or while unwinding: it releases in the background.
+//! Once the runtime is gone, the TTL frees what was held. Work in tasks that a drop does not end, such as a thread, has to look
+//! at the lock itself.
+//!
+//! `Redlock::close` ends a service in an orderly way: nobody waits any more, held guards get time to be released, open
+//! deletions to be settled, and then the connections are closed.
+//!
+//! # Features
+//!
+//! | feature | when |
+//! | --- | --- |
+//! | `runtime` (default) | always, but to build the protocol alone |
+//! | `tls` | for `rediss://` addresses: rustls, with the root certificates of the platform |
+//! | `testing` | in the tests of your own code: nodes in memory, with faults and a clock to your liking |
+//!
+//! # Longer documents
+//!
+//! In the source: `docs/design.md` (how it is built, and why), `docs/safety.md` (what holds under which assumption, and which test shows it),
+//! `docs/testing.md` (how that is shown), and the table of all defaults in `README.md`.
+//!
+//! Not there yet: a line for those who wait, automatic extension, fencing tokens, a guard against restarted nodes, metrics.
 
 #[cfg(feature = "runtime")]
 mod builder;
@@ -32,6 +112,13 @@ pub use client::{LockRequest, Redlock};
 #[cfg(feature = "runtime")]
 pub use error::{AcquireError, BuildError, ExtendError, InvalidRequest, ReleaseError};
 #[cfg(feature = "runtime")]
-pub use guard::{LockGuard, Lost};
+pub use guard::LockGuard;
 #[cfg(feature = "runtime")]
 pub use report::{NodeReport, Outcome, Report};
+#[cfg(feature = "runtime")]
+pub use runtime::term::Lost;
+
+/// The examples of the README are tests.
+#[cfg(all(doctest, feature = "runtime"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
