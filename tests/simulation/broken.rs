@@ -36,6 +36,7 @@ pub enum Switch {
     DebtsEndEarly,
     KeysOutliveTtl,
     SuspectForEver,
+    FullNodeWaits,
 }
 
 /// Every switch, with its name on the command line and what it breaks.
@@ -68,6 +69,11 @@ pub const ALL: &[(Switch, &str, &str)] = &[
     (Switch::DebtsEndEarly, "debts-end-early", "debts end before the key must be gone"),
     (Switch::KeysOutliveTtl, "keys-outlive-ttl", "nodes keep keys beyond their TTL"),
     (Switch::SuspectForEver, "suspect-for-ever", "a node that was suspect once is never used again"),
+    (
+        Switch::FullNodeWaits,
+        "full-node-waits",
+        "a debt refused by a full node waits as if the node were down",
+    ),
 ];
 
 impl Switch {
@@ -106,7 +112,7 @@ impl Switch {
             Self::DebtsNeverEnd => Law::DebtsAreBounded,
             Self::DebtsEndEarly => Law::DebtsOutlastTheirKey,
             Self::KeysOutliveTtl => Law::NoLeftovers,
-            Self::SuspectForEver => Law::Progress,
+            Self::SuspectForEver | Self::FullNodeWaits => Law::Progress,
         }
     }
 }

@@ -104,6 +104,7 @@ impl World {
             let purpose = Purpose::Settlement { debt };
             let sent = self.send(client, settlement.node.index(), owner, settlement.operation, purpose, None);
             if let Err(refusal) = sent {
+                let refusal = self.falsify_refusal(refusal);
                 let ledger = &mut self.clients[client].ledger;
                 ledger.handle_reply(debt, ConnectionId(0), &Reply::NotSent(refusal), now);
             }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use redquorum::protocol::message::{ConnectionId, Operation, Reply};
+use redquorum::protocol::message::{ConnectionId, NotSent, Operation, Reply};
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::validity::{Drift, Ttl};
@@ -111,6 +111,14 @@ impl World {
     /// Whether an answer is taken for one that settles a debt.
     pub fn settles_falsely(&self, reply: &Reply) -> bool {
         self.broken == Some(Switch::DenialSettles) && reply.denies_ownership()
+    }
+
+    /// Why a ledger is told that its settlement was not sent.
+    pub fn falsify_refusal(&self, refusal: NotSent) -> NotSent {
+        match (self.broken, refusal) {
+            (Some(Switch::FullNodeWaits), NotSent::Backlog) => NotSent::Suspect,
+            (_, refusal) => refusal,
+        }
     }
 
     /// Whether a release is not sent at all.

@@ -68,7 +68,7 @@ impl Plan {
             reply_timeout: Duration::from_nanos(draw.between(4 * latency, 40 * latency).max(2 * MILLI)),
             latency,
             slow: draw.pick(&[0, 20, 100]),
-            backlog: draw.pick(&[2, 6, 100, 100]),
+            backlog: draw.pick(&[1, 2, 6, 100]),
             think: draw.spread(MILLI, 100 * MILLI),
             impatience: draw.pick(&[0, 50, 250]),
             backoff: Duration::from_millis(draw.pick(&[60, 250, 500])),

@@ -27,7 +27,7 @@ pub struct Run {
     pub operations: u64,
     pub grants: u64,
     pub faults: u64,
-    /// The longest time in which a healed world let all in.
+    /// The longest that a healed world took to let all in, beyond twice the guard.
     pub longest_recovery: TrueTime,
     pub counters: Counters,
     pub failure: Option<Failure>,
@@ -93,7 +93,7 @@ impl Run {
         let seconds = self.took.as_secs_f64().max(0.001);
         format!(
             "{} histories in {seconds:.1} s ({:.0} a minute), on average {} node operations, {} grants, {} faults; \
-             longest recovery {:.1} s\n{}",
+             recovery at most {:.1} s over\n{}",
             self.histories,
             self.histories as f64 / seconds * 60.0,
             self.operations / histories,
