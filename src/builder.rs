@@ -1,9 +1,10 @@
 //! Building a client: its nodes, its numbers, and the checks of both.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -13,7 +14,7 @@ use crate::config::{BACKLOG, Config, Wait};
 use crate::error::BuildError;
 use crate::node::redis::address::Address;
 use crate::node::redis::{self as redis_node, Settings};
-use crate::node::{self, Desk, Limits, Node, State};
+use crate::node::{self, Debts, Desk, Limits, Node, State};
 use crate::protocol::quorum::{MAX_NODES, NodeId, Quorum};
 use crate::protocol::validity::Drift;
 use crate::runtime::alarm::Alarm;
@@ -86,7 +87,8 @@ pub struct RedlockBuilder {
     config: Config,
     client_name: Option<String>,
     lazy: bool,
-    clock: Clock,
+    /// `None`: the system's.
+    clock: Option<Clock>,
 }
 
 impl Redlock {
@@ -98,18 +100,12 @@ impl Redlock {
 
 impl RedlockBuilder {
     pub(crate) fn new() -> Self {
-        Self {
-            nodes: Vec::new(),
-            config: Config::default(),
-            client_name: None,
-            lazy: false,
-            clock: Clock::System,
-        }
+        Self { nodes: Vec::new(), config: Config::default(), client_name: None, lazy: false, clock: None }
     }
 
     #[cfg(feature = "testing")]
     pub(crate) fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
+        self.clock = Some(clock);
         self
     }
 
@@ -210,6 +206,10 @@ impl RedlockBuilder {
     /// What is wrong with the settings, quoting what was given, before anything is sent; or
     /// [`BuildError::NotConnected`].
     ///
+    /// # Panics
+    ///
+    /// On a tokio runtime without its time or I/O driver, as everything in tokio that needs them does.
+    ///
     /// # Cancellation safety
     ///
     /// Dropping the future closes what was connected.
@@ -222,14 +222,14 @@ impl RedlockBuilder {
         };
         refuse_duplicates(&nodes)?;
         self.config.check(quorum)?;
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(BuildError::NoRuntime);
-        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return Err(BuildError::NoRuntime) };
+        let clock = self.clock.unwrap_or(Clock::System(runtime));
         let name = self.client_name.unwrap_or_else(|| format!("redquorum-{}", Uuid::new_v4()));
-        let shared = start(nodes, quorum, self.config, self.clock, &name);
+        let shared = start(nodes, quorum, self.config, clock, &name);
         let redlock = Redlock { shared };
         if !self.lazy {
             connected(&redlock.shared).await?;
+            refuse_one_server_twice(&redlock.shared.nodes)?;
         }
         Ok(redlock)
     }
@@ -240,6 +240,19 @@ fn refuse_duplicates(nodes: &[NodeAddress]) -> Result<(), BuildError> {
         let first = nodes[..second].iter().position(|earlier| earlier.is_same_server(node));
         if let Some(first) = first {
             let address = node.name().to_string();
+            return Err(BuildError::DuplicateNode { first: first + 1, second: second + 1, address });
+        }
+    }
+    Ok(())
+}
+
+/// Two spellings of one server's address are one server all the same, which its run id shows.
+fn refuse_one_server_twice(nodes: &[Node]) -> Result<(), BuildError> {
+    for (second, node) in nodes.iter().enumerate() {
+        let Some(run_id) = node.run_id() else { continue };
+        let same = |earlier: &Node| earlier.run_id().as_ref() == Some(&run_id);
+        if let Some(first) = nodes[..second].iter().position(same) {
+            let address = format!("{} and {}", nodes[first].address(), node.address());
             return Err(BuildError::DuplicateNode { first: first + 1, second: second + 1, address });
         }
     }
@@ -275,17 +288,19 @@ fn start(
     client_name: &str,
 ) -> Arc<Shared> {
     let shutdown = CancellationToken::new();
-    let (notices, from_nodes) = mpsc::unbounded_channel();
+    let (debts, from_nodes) = Debts::channel();
     let limits = Limits { backlog: BACKLOG };
     let mut doors = Vec::with_capacity(nodes.len());
     for (index, address) in nodes.into_iter().enumerate() {
-        let (door, desk) = node::node(NodeId::new(index), address.name(), limits, notices.clone());
+        let (door, desk) = node::node(NodeId::new(index), address.name(), limits, debts.clone());
         doors.push(door);
         spawn_node(address, desk, &config, client_name, clock.clone(), shutdown.clone());
     }
     let nodes: Arc<[Node]> = doors.into();
     let (balance, balance_seen) = watch::channel(Balance::default());
-    tokio::spawn(janitor::run(nodes.clone(), from_nodes, clock.clone(), shutdown.clone(), balance));
+    let tidying =
+        janitor::run(nodes.clone(), from_nodes, debts.clone(), clock.clone(), shutdown.clone(), balance);
+    tokio::spawn(tidying);
     Arc::new(Shared {
         nodes,
         quorum,
@@ -294,7 +309,8 @@ fn start(
         clock,
         closing: CancellationToken::new(),
         shutdown,
-        guards: watch::Sender::new(0),
+        leases: AtomicUsize::new(0),
+        debts,
         balance: balance_seen,
     })
 }

@@ -15,6 +15,10 @@ use crate::node::Node;
 use crate::runtime::acquire::{self, Request};
 use crate::shared::Shared;
 
+/// How soon, at first, and how often, in the long run, a closing client looks whether all is settled. Looking costs nobody
+/// else anything, which being told would.
+const LOOK_WHETHER_IDLE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
 /// A client of a set of independent nodes, on which it takes quorum locks.
 ///
 /// Cheap to clone; all clones share one connection per node. The client lives as long as a clone or a guard of it does;
@@ -83,7 +87,7 @@ impl Redlock {
 
     /// Closes the client, and every clone of it: waiting acquires end with [`AcquireError::Closed`], and no new ones
     /// begin. Then waits, until `deadline` from now at most, for guards to be released and for open outcomes to be
-    /// settled, and closes the connections.
+    /// settled, and lets the connections close, which takes half a second more at most.
     ///
     /// Guards that are still held afterwards stay valid until their validity ends, but cannot be extended or released
     /// any more: the TTL frees them.
@@ -97,24 +101,16 @@ impl Redlock {
     pub async fn close(&self, deadline: Duration) -> bool {
         let shared = &self.shared;
         shared.closing.cancel();
-        let mut guards = shared.guards.subscribe();
-        let mut balance = shared.balance.clone();
-        let settled = async {
-            // Neither sender can be gone: one is in `shared`, the other in a task that ends after it.
-            let _ = guards.wait_for(|held| *held == 0).await;
-            for node in shared.nodes.iter() {
-                node.idle().await;
-            }
-            let _ = balance.wait_for(|balance| balance.open == 0).await;
-        };
         let until = shared.clock.now().after(deadline);
-        let settled = tokio::select! {
-            biased;
-            () = settled => true,
-            () = shared.clock.sleep_until(until) => false,
-        };
+        let mut idle = shared.is_idle();
+        let (mut pause, longest) = LOOK_WHETHER_IDLE;
+        while !idle && shared.clock.now() < until {
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(longest);
+            idle = shared.is_idle();
+        }
         shared.shutdown.cancel();
-        settled
+        idle
     }
 
     /// How many outcomes of this client are open at present: lost replies of releases and undos, which are repeated in
@@ -194,8 +190,8 @@ impl LockRequest {
         let request = self.check()?;
         let shared = self.redlock.shared;
         let span = tracing::debug_span!("acquire", key = %request.key);
-        let driver = acquire::acquire(&shared, &request).instrument(span).await?;
-        Ok(LockGuard::new(driver, shared))
+        let (driver, lease) = acquire::acquire(&shared, &request).instrument(span).await?;
+        Ok(LockGuard::new(driver, lease))
     }
 }
 

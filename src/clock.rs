@@ -10,6 +10,8 @@
 
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
 use crate::protocol::time::Instant;
 
 /// How long a sleep on the system clock may rely on tokio's timer alone, which stands still in suspend.
@@ -18,8 +20,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// One client's clock.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
-    /// The machine's steady clock, suspend included where the platform has such a clock.
-    System,
+    /// The machine's steady clock, suspend included where the platform has such a clock; and the runtime whose timers
+    /// serve whoever waits outside any.
+    System(Handle),
     /// Tokio's clock, counted from this moment.
     #[cfg_attr(not(feature = "testing"), allow(dead_code, reason = "chosen by the testing builder only"))]
     Tokio(tokio::time::Instant),
@@ -32,7 +35,7 @@ impl Clock {
     /// Now.
     pub(crate) fn now(&self) -> Instant {
         match self {
-            Self::System => system_now(),
+            Self::System(_) => system_now(),
             // Tokio's clock may be read outside a runtime; one second ahead of the origin, so that "before" has room.
             Self::Tokio(origin) => Instant::from_nanos(1_000_000_000).after(origin.elapsed()),
             #[cfg(feature = "testing")]
@@ -48,13 +51,19 @@ impl Clock {
                 return;
             }
             match self {
-                Self::System => tokio::time::sleep(left.min(LOOK_AGAIN)).await,
+                Self::System(runtime) => sleep_on(runtime, left.min(LOOK_AGAIN)).await,
                 Self::Tokio(_) => tokio::time::sleep(left).await,
                 #[cfg(feature = "testing")]
                 Self::Manual(manual) => manual.reached(deadline).await,
             }
         }
     }
+}
+
+/// Tokio's sleep, also for a future that some other executor polls.
+fn sleep_on(runtime: &Handle, duration: Duration) -> tokio::time::Sleep {
+    let _inside = Handle::try_current().is_err().then(|| runtime.enter());
+    tokio::time::sleep(duration)
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -99,7 +99,8 @@ impl Config {
         for (name, timeout) in [
             ("reply timeout", self.reply_timeout.unwrap_or(Duration::MAX)),
             ("connect timeout", self.connect_timeout),
-            ("retry pause", self.retry.1),
+            ("first retry pause", self.retry.0),
+            ("longest retry pause", self.retry.1),
         ] {
             if timeout.is_zero() {
                 return Err(InvalidRequest::ZeroTimeout { name });
@@ -147,13 +148,13 @@ impl Config {
         if length > MAX_KEY_LENGTH {
             return Err(InvalidRequest::KeyTooLong { length, maximum: MAX_KEY_LENGTH });
         }
-        if let Some(suffix) = RESERVED_SUFFIXES.into_iter().find(|suffix| name.ends_with(suffix.as_bytes())) {
-            return Err(InvalidRequest::ReservedKey { suffix });
+        let key =
+            if self.prefix.is_empty() { Key::new(name) } else { Key::new([&self.prefix, name].concat()) };
+        let reserved = |suffix: &&str| key.as_bytes().ends_with(suffix.as_bytes());
+        match RESERVED_SUFFIXES.into_iter().find(reserved) {
+            Some(suffix) => Err(InvalidRequest::ReservedKey { suffix }),
+            None => Ok(key),
         }
-        if self.prefix.is_empty() {
-            return Ok(Key::new(name));
-        }
-        Ok(Key::new([&self.prefix, name].concat()))
     }
 }
 

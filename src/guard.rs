@@ -2,17 +2,15 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::sync::watch;
 
 use crate::error::{ExtendError, ReleaseError};
 use crate::protocol::lease::{Event, NotExtended, Released};
-use crate::protocol::time::Instant;
 use crate::report::Report;
 use crate::runtime::driver::Driver;
-use crate::shared::Shared;
+use crate::runtime::term::Lost;
+use crate::shared::{Counted, Shared};
 
 /// A held lock. Holding it means: until [`LockGuard::remaining`] is zero, no other client of these nodes acquires the
 /// same lock. It does *not* mean that time stops: a paused process wakes up after its validity, so look at
@@ -22,45 +20,18 @@ use crate::shared::Shared;
 /// unwinding. [`LockGuard::release`] does the same and tells how it ended.
 #[must_use = "dropping the guard releases the lock at once"]
 pub struct LockGuard {
+    /// Dropped first: its releases are with the nodes before the client counts one lease less.
     driver: Driver,
-    shared: Arc<Shared>,
-    /// Made by the first one who waits for the loss: most guards are never watched.
-    term: OnceLock<watch::Sender<Term>>,
-}
-
-/// How long the holder may act, as those who watch see it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Term {
-    Until(Instant),
-    Over(Lost),
-}
-
-/// Why a holder may no longer act.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Lost {
-    /// The validity ended without an extension.
-    Expired,
-    /// So many nodes do not carry this holder any more that no quorum does.
-    Forgotten,
-    /// The guard was released or dropped.
-    Released,
-}
-
-impl fmt::Display for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Expired => "the lock expired",
-            Self::Forgotten => "no quorum of the nodes carries this holder any more",
-            Self::Released => "the lock was released",
-        })
-    }
+    lease: Counted,
 }
 
 impl LockGuard {
-    pub(crate) fn new(driver: Driver, shared: Arc<Shared>) -> Self {
-        shared.guards.send_modify(|held| *held += 1);
-        Self { driver, shared, term: OnceLock::new() }
+    pub(crate) fn new(driver: Driver, lease: Counted) -> Self {
+        Self { driver, lease }
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        self.lease.shared()
     }
 
     /// The key on the servers, prefix included.
@@ -72,7 +43,7 @@ impl LockGuard {
     /// ttl − time since the request was sent − (ttl × drift + 2 ms).
     pub fn remaining(&self) -> Duration {
         let validity = self.driver.lease().validity();
-        validity.map_or(Duration::ZERO, |validity| validity.remaining(self.shared.clock.now()))
+        validity.map_or(Duration::ZERO, |validity| validity.remaining(self.shared().clock.now()))
     }
 
     /// Whether the holder may act now. No network is involved.
@@ -83,7 +54,7 @@ impl LockGuard {
     /// What each node answered when the lock was acquired or last extended. Answers that came after the decision are
     /// in it as far as they have been read.
     pub fn report(&self) -> Report {
-        Report::new(self.driver.lease().round(), &self.shared.nodes)
+        Report::new(self.driver.lease().round(), &self.shared().nodes)
     }
 
     /// Resolves when the holder may no longer act: at the end of validity (two milliseconds early, since timers and
@@ -92,24 +63,7 @@ impl LockGuard {
     ///
     /// The future holds nothing of the guard, and may be moved into another task. Dropping it is free.
     pub fn lost(&self) -> impl Future<Output = Lost> + Send + Sync + 'static {
-        let term = self.term.get_or_init(|| watch::Sender::new(self.current_term()));
-        let mut term = term.subscribe();
-        let alarm = self.shared.alarm.clone();
-        async move {
-            loop {
-                let deadline = match *term.borrow_and_update() {
-                    Term::Over(lost) => return lost,
-                    Term::Until(deadline) => deadline,
-                };
-                tokio::select! {
-                    biased;
-                    changed = term.changed() => if changed.is_err() {
-                        return Lost::Released;
-                    },
-                    () = alarm.wait(deadline) => return Lost::Expired,
-                }
-            }
-        }
+        self.driver.watched().lost(self.driver.lease(), self.shared().alarm.clone())
     }
 
     /// Gives the key another `ttl` of life on the nodes, counted from now; the validity never becomes shorter by it.
@@ -126,7 +80,7 @@ impl LockGuard {
     /// Dropping the future leaves the lock held with its old validity; nodes may give the key the longer life all the
     /// same.
     pub async fn extend(&mut self, ttl: Duration) -> Result<(), ExtendError> {
-        let ttl = self.shared.config.ttl(ttl)?;
+        let ttl = self.shared().config.ttl(ttl)?;
         self.driver.take_answers();
         self.driver.mutate(|lease, clock| lease.extend(ttl, clock.now()));
         let event = self.driver.event().await;
@@ -137,19 +91,14 @@ impl LockGuard {
             }
             Event::NotExtended(NotExtended::Lost) => {
                 tracing::warn!(key, "lock lost: no quorum carries this holder any more");
-                self.publish(Term::Over(Lost::Forgotten));
                 Err(ExtendError::Lost { key, report: self.report() })
             }
             Event::NotExtended(NotExtended::Expired) => {
                 tracing::warn!(key, "lock lost: expired before it was extended");
-                self.publish(Term::Over(Lost::Expired));
                 Err(ExtendError::Expired { key })
             }
             // A lease that is being extended has no other events.
-            _ => {
-                self.publish(self.current_term());
-                Ok(())
-            }
+            _ => Ok(()),
         }
     }
 
@@ -164,7 +113,6 @@ impl LockGuard {
     ///
     /// Dropping the future changes nothing: the release has been handed to the nodes.
     pub async fn release(mut self) -> Result<(), ReleaseError> {
-        self.publish(Term::Over(Lost::Released));
         self.driver.take_answers();
         self.driver.mutate(|lease, clock| lease.release(clock.now()));
         let Event::Released(released) = self.driver.event().await else { return Ok(()) };
@@ -178,36 +126,6 @@ impl LockGuard {
             Released::Gone => ReleaseError::Expired { key, report },
             Released::Confirmed | Released::Unconfirmed => ReleaseError::Unconfirmed { key, report },
         })
-    }
-
-    fn current_term(&self) -> Term {
-        match self.driver.lease().validity() {
-            Some(validity) => Term::Until(validity.until()),
-            None => Term::Over(Lost::Expired),
-        }
-    }
-
-    fn publish(&self, term: Term) {
-        if let Some(watched) = self.term.get() {
-            watched.send_replace(term);
-        }
-    }
-}
-
-impl Drop for LockGuard {
-    fn drop(&mut self) {
-        // Those who watch learn it before the first byte leaves, which is when the driver is dropped (rule 8).
-        if let Some(watched) = self.term.get() {
-            watched.send_if_modified(|term| {
-                let held = matches!(term, Term::Until(_));
-                if held {
-                    *term = Term::Over(Lost::Released);
-                }
-                held
-            });
-        }
-        self.driver.mutate(|lease, clock| lease.abandon(clock.now()));
-        self.shared.guards.send_modify(|held| *held -= 1);
     }
 }
 

@@ -11,7 +11,8 @@ use crate::protocol::round::{Round, Vote};
 /// The votes of one round. `Display` is one line that a person understands:
 ///
 /// ```text
-/// 1 of 2 needed: n1 127.0.0.1:7101 granted in 0.4ms; n2 127.0.0.1:7102 no answer within 50ms; …
+/// 1 granted, 1 unknown, 1 pending of 3 nodes, 2 needed (n1 127.0.0.1:7101 granted in 0.4ms; n2 127.0.0.1:7102 no answer
+/// within 50.0ms; n3 127.0.0.1:7103 not waited for)
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {

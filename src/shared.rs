@@ -1,13 +1,14 @@
 //! What all clones and guards of one client share. It lives as long as any of them; its end is the client's end.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::node::Node;
+use crate::node::{Debts, Node};
 use crate::protocol::quorum::Quorum;
 use crate::runtime::alarm::Alarm;
 use crate::runtime::janitor::Balance;
@@ -23,13 +24,50 @@ pub(crate) struct Shared {
     pub(crate) closing: CancellationToken,
     /// The tasks of this client end.
     pub(crate) shutdown: CancellationToken,
-    /// How many guards are held.
-    pub(crate) guards: watch::Sender<usize>,
+    /// Leases that are being acquired or held.
+    pub(crate) leases: AtomicUsize,
+    pub(crate) debts: Arc<Debts>,
     pub(crate) balance: watch::Receiver<Balance>,
+}
+
+impl Shared {
+    /// Whether the tasks of this client have ended: it was closed, or its runtime is gone.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.nodes.iter().all(Node::has_ended)
+    }
+
+    /// Whether nothing of this client is under way: no lease, no call, no debt. What one of them leaves behind is
+    /// counted by the next before it is no longer counted here, and they are looked at in that order.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.leases.load(Ordering::SeqCst) == 0
+            && self.nodes.iter().all(Node::is_idle)
+            && self.debts.under_way() == 0
+            && self.balance.borrow().open == 0
+    }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         self.shutdown.cancel();
+    }
+}
+
+/// One lease that the client waits for when it closes, from before its first command to after its last.
+pub(crate) struct Counted(Arc<Shared>);
+
+impl Counted {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        shared.leases.fetch_add(1, Ordering::SeqCst);
+        Self(shared)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.leases.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -177,11 +177,16 @@ impl RawNode {
             client_name: "redquorum-raw".into(),
         };
         let limits = crate::node::Limits { backlog: settings.backlog };
-        let (notices, _) = tokio::sync::mpsc::unbounded_channel();
+        let (debts, _) = crate::node::Debts::channel();
         let id = crate::protocol::quorum::NodeId::new(0);
-        let (node, desk) = crate::node::node(id, settings.address.name().clone(), limits, notices);
+        let (node, desk) = crate::node::node(id, settings.address.name().clone(), limits, debts);
         let shutdown = tokio_util::sync::CancellationToken::new();
-        tokio::spawn(serve(desk, settings, Clock::System, shutdown.clone()));
+        tokio::spawn(serve(
+            desk,
+            settings,
+            Clock::System(tokio::runtime::Handle::current()),
+            shutdown.clone(),
+        ));
         // The sender is in the node, so waiting cannot fail.
         let _ = node.state().wait_for(|state| *state == crate::node::State::Up).await;
         Ok(Self { node, mailbox: crate::node::Mailbox::new(), _shutdown: shutdown.drop_guard() })

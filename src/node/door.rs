@@ -19,7 +19,7 @@ use crate::protocol::time::Instant;
 /// Bounds of one node's door.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Most calls inside, queued and in flight together.
+    /// Most calls inside, queued and in flight together, that may create a key; twice as many of all kinds.
     pub(crate) backlog: usize,
 }
 
@@ -30,6 +30,41 @@ pub(crate) enum Notice {
     Owed(Debt),
     /// A node takes work again.
     Usable(NodeId),
+}
+
+/// The way of debts and other notices to the one who settles them.
+///
+/// Counts what is on its way, so that nobody takes a client for idle while a debt is between two hands.
+#[derive(Debug)]
+pub(crate) struct Debts {
+    notices: mpsc::UnboundedSender<Notice>,
+    under_way: AtomicUsize,
+}
+
+impl Debts {
+    /// The way, and its end.
+    pub(crate) fn channel() -> (Arc<Self>, mpsc::UnboundedReceiver<Notice>) {
+        let (notices, receiver) = mpsc::unbounded_channel();
+        (Arc::new(Self { notices, under_way: AtomicUsize::new(0) }), receiver)
+    }
+
+    /// How many notices are on their way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way.load(Ordering::SeqCst)
+    }
+
+    /// Notices were taken up, and show where they now stand.
+    pub(crate) fn arrived(&self, count: usize) {
+        self.under_way.fetch_sub(count, Ordering::SeqCst);
+    }
+
+    fn send(&self, notice: Notice) {
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        if self.notices.send(notice).is_err() {
+            // The client is gone; the TTL clears what it leaves.
+            self.arrived(1);
+        }
+    }
 }
 
 /// How a node stands, for whoever waits for it.
@@ -63,7 +98,8 @@ struct Door {
     inside: AtomicUsize,
     state: watch::Sender<State>,
     trouble: Mutex<ServerMessage>,
-    notices: mpsc::UnboundedSender<Notice>,
+    run_id: Mutex<Option<Arc<str>>>,
+    debts: Arc<Debts>,
 }
 
 /// The task's side of the door.
@@ -84,13 +120,8 @@ pub(crate) struct Call {
     door: Arc<Door>,
 }
 
-/// A node and the desk behind it. `notices` leads to the janitor.
-pub(crate) fn node(
-    id: NodeId,
-    address: Arc<str>,
-    limits: Limits,
-    notices: mpsc::UnboundedSender<Notice>,
-) -> (Node, Desk) {
+/// A node and the desk behind it. `debts` leads to the janitor.
+pub(crate) fn node(id: NodeId, address: Arc<str>, limits: Limits, debts: Arc<Debts>) -> (Node, Desk) {
     let trouble: ServerMessage = "connecting".into();
     let door = Arc::new(Door {
         id,
@@ -101,7 +132,8 @@ pub(crate) fn node(
         inside: AtomicUsize::new(0),
         state: watch::Sender::new(State::Connecting),
         trouble: Mutex::new(trouble),
-        notices,
+        run_id: Mutex::default(),
+        debts,
     });
     let (sender, queue) = mpsc::unbounded_channel();
     let node = Node { door: door.clone(), queue: sender };
@@ -114,7 +146,7 @@ impl Node {
     /// Refused at once, with nothing written, where the node cannot take it; a debt that travels with the request then
     /// goes to the janitor. Never waits, and works from any thread, inside a runtime or not.
     pub(crate) fn send(&self, request: Request) -> Result<ConnectionId, NotSent> {
-        let connection = match self.admit() {
+        let connection = match self.admit(request.operation.creates()) {
             Ok(connection) => connection,
             Err(reason) => {
                 self.door.owe(request.debt);
@@ -125,13 +157,15 @@ impl Node {
         self.queue.send(call).map(|()| connection).map_err(|mut refused| {
             // The task has ended; so will the client. The call must not report to a mailbox that is told here.
             let request = refused.0.request.take();
-            self.door.inside.fetch_sub(1, Ordering::Relaxed);
             self.door.owe(request.and_then(|request| request.debt));
+            self.door.inside.fetch_sub(1, Ordering::SeqCst);
             NotSent::Closed
         })
     }
 
-    fn admit(&self) -> Result<ConnectionId, NotSent> {
+    /// `creates`: whether the call may bring a key into being. Others get in twice as deep, so that under overload the
+    /// undo of what was admitted is never turned away for the sake of new work.
+    fn admit(&self, creates: bool) -> Result<ConnectionId, NotSent> {
         let door = &*self.door;
         let connection = door.connection.load(Ordering::Acquire);
         if connection == 0 {
@@ -143,8 +177,9 @@ impl Node {
         if door.suspect.load(Ordering::Relaxed) {
             return Err(NotSent::Suspect);
         }
-        if door.inside.fetch_add(1, Ordering::Relaxed) >= door.limits.backlog {
-            door.inside.fetch_sub(1, Ordering::Relaxed);
+        let most = if creates { door.limits.backlog } else { 2 * door.limits.backlog };
+        if door.inside.fetch_add(1, Ordering::SeqCst) >= most {
+            door.inside.fetch_sub(1, Ordering::SeqCst);
             return Err(NotSent::Backlog);
         }
         Ok(ConnectionId(connection))
@@ -155,11 +190,19 @@ impl Node {
         &self.door.address
     }
 
-    /// Waits until every admitted call has been answered. Looks now and then: only closing a client asks.
-    pub(crate) async fn idle(&self) {
-        while self.door.inside.load(Ordering::Relaxed) > 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-        }
+    /// Whether the node's task has ended, for good.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.queue.is_closed()
+    }
+
+    /// Whether every admitted call has been answered, and what the answers left is with [`Debts`].
+    pub(crate) fn is_idle(&self) -> bool {
+        self.door.inside.load(Ordering::SeqCst) == 0
+    }
+
+    /// Which run of a server the node was last connected to, where it told.
+    pub(crate) fn run_id(&self) -> Option<Arc<str>> {
+        self.door.run_id.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// How the node stands, now and from now on.
@@ -175,8 +218,7 @@ impl Door {
 
     fn owe(&self, debt: Option<Debt>) {
         if let Some(debt) = debt {
-            // A closed channel means that the client is gone; the TTL clears what it leaves.
-            let _ = self.notices.send(Notice::Owed(debt));
+            self.debts.send(Notice::Owed(debt));
         }
     }
 
@@ -190,14 +232,15 @@ impl Door {
 }
 
 impl Desk {
-    /// A new connection takes calls from now on. Returns its name.
-    pub(crate) fn open(&mut self) -> ConnectionId {
+    /// A new connection takes calls from now on; to which run of which server, where it told. Returns its name.
+    pub(crate) fn open(&mut self, run_id: Option<Arc<str>>) -> ConnectionId {
         self.connections += 1;
         let door = &*self.door;
+        *door.run_id.lock().unwrap_or_else(PoisonError::into_inner) = run_id;
         door.suspect.store(false, Ordering::Relaxed);
         door.connection.store(self.connections, Ordering::Release);
         door.set_state(State::Up);
-        let _ = door.notices.send(Notice::Usable(door.id));
+        door.debts.send(Notice::Usable(door.id));
         ConnectionId(self.connections)
     }
 
@@ -222,7 +265,7 @@ impl Desk {
         } else {
             tracing::info!(node = %door.id, address = %door.address, "node answers again");
             door.set_state(State::Up);
-            let _ = door.notices.send(Notice::Usable(door.id));
+            door.debts.send(Notice::Usable(door.id));
         }
     }
 
@@ -267,7 +310,6 @@ impl Call {
     /// Answers the call where it stands; afterwards [`Call::request`] is `None`.
     pub(crate) fn answer(&mut self, reply: Reply, at: Instant) {
         let Some(request) = self.request.take() else { return };
-        self.door.inside.fetch_sub(1, Ordering::Relaxed);
         let settled = request.debt.as_ref().is_none_or(|debt| debt.is_settled_by(self.connection, &reply));
         if !settled {
             self.door.owe(request.debt);
@@ -275,6 +317,8 @@ impl Call {
         let (node, connection) = (self.door.id, self.connection);
         let creates = request.operation.creates();
         request.mailbox.deliver(Delivery { node, call: request.call, creates, connection, reply, at });
+        // Last: the call counts until everything that it left counts elsewhere.
+        self.door.inside.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -176,7 +176,7 @@ struct Waiting {
 impl Session<'_> {
     /// Returns whether the client is gone.
     async fn run(mut self, changed: &mut watch::Receiver<u64>, shutdown: &CancellationToken) -> bool {
-        let connection = self.desk.open();
+        let connection = self.desk.open(None);
         loop {
             self.work();
             if self.server.faults().crashed {

@@ -119,6 +119,19 @@ pub enum Released {
     Unconfirmed,
 }
 
+/// Why a lease is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// It was never held.
+    NotAcquired,
+    /// Released or abandoned.
+    Released,
+    /// Its validity ended before an extension was confirmed.
+    Expired,
+    /// No quorum carries its owner any more.
+    Lost,
+}
+
 /// Which operation the current round carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Request {
@@ -135,7 +148,7 @@ enum Phase {
     Acquiring,
     Held(Validity),
     /// A release or undo has been started; the owner is never set again (rule 2).
-    Over,
+    Over(End),
 }
 
 /// Our side of one lock's life. See the module's contract.
@@ -200,7 +213,7 @@ impl Lease {
     /// Like [`Lease::release`], with nobody left who wants to know: for a dropped future or guard. Nothing is sent
     /// twice, so it may be called in any state.
     pub fn abandon(&mut self, now: Instant) {
-        if self.phase != Phase::Over {
+        if self.end().is_none() {
             self.start_release(now);
         }
     }
@@ -288,6 +301,14 @@ impl Lease {
         }
     }
 
+    /// Why the lease is over; `None` while it is being acquired or held.
+    pub fn end(&self) -> Option<End> {
+        match self.phase {
+            Phase::Over(end) => Some(end),
+            _ => None,
+        }
+    }
+
     /// The key.
     pub fn key(&self) -> &Key {
         &self.key
@@ -355,7 +376,7 @@ impl Lease {
 
     /// The undo goes out with the failure, on the same ordered connections as the sets before it.
     fn fail(&mut self, failure: Failure) {
-        self.start_undo();
+        self.start_undo(End::NotAcquired);
         self.event = Some(Event::Failed(failure));
     }
 
@@ -404,21 +425,28 @@ impl Lease {
     }
 
     fn lose(&mut self, reason: NotExtended) {
-        if self.phase != Phase::Over {
-            self.start_undo();
+        if self.end().is_none() {
+            self.start_undo(match reason {
+                NotExtended::Lost => End::Lost,
+                NotExtended::Expired | NotExtended::Unconfirmed => End::Expired,
+            });
         }
         self.event = Some(Event::NotExtended(reason));
     }
 
     /// Releases everywhere and keeps the votes of the round that failed, which explain why.
-    fn start_undo(&mut self) {
-        self.phase = Phase::Over;
+    fn start_undo(&mut self, end: End) {
+        self.phase = Phase::Over(end);
         self.request = Request::Undo;
         self.unsent = self.written();
     }
 
     fn start_release(&mut self, now: Instant) {
-        self.phase = Phase::Over;
+        self.phase = Phase::Over(match self.phase {
+            Phase::Acquiring => End::NotAcquired,
+            Phase::Held(_) => End::Released,
+            Phase::Over(end) => end,
+        });
         self.begin(Request::Release, now);
         self.unsent = self.written();
         for node in self.terms.quorum.all().filter(|node| !self.unsent.contains(*node)) {

@@ -204,7 +204,8 @@ impl Reply {
     }
 }
 
-/// What a server said, kept as it came (code first). Never holds anything the client sent.
+/// What a server or the network said, fit to be shown: one line of bounded length, without secrets. It may repeat the
+/// key and the owner, which servers quote in some errors.
 pub type ServerMessage = Arc<str>;
 
 /// Who holds a key on one node, as far as the reply told.

@@ -1,6 +1,7 @@
 //! Attempt after attempt, until the lock is held or the wait is over.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rand::TryRng;
 use rand::rngs::SysRng;
@@ -13,7 +14,10 @@ use crate::protocol::lease::{Asking, Event, Failure, Lease, Terms};
 use crate::protocol::message::{Key, Owner};
 use crate::protocol::time::Instant;
 use crate::report::Report;
-use crate::shared::Shared;
+use crate::shared::{Counted, Shared};
+
+/// A pause is never so short that other tasks of the same thread get no turn.
+const LEAST_PAUSE: Duration = Duration::from_millis(1);
 
 /// One request, checked.
 #[derive(Debug)]
@@ -29,7 +33,10 @@ pub(crate) struct Request {
 /// # Cancellation safety
 ///
 /// Dropping the future undoes what was set: the driver does, wherever it stands.
-pub(crate) async fn acquire(shared: &Arc<Shared>, request: &Request) -> Result<Driver, AcquireError> {
+pub(crate) async fn acquire(
+    shared: &Arc<Shared>,
+    request: &Request,
+) -> Result<(Driver, Counted), AcquireError> {
     let started = shared.clock.now();
     let deadline = match request.wait {
         Wait::No => started,
@@ -41,7 +48,7 @@ pub(crate) async fn acquire(shared: &Arc<Shared>, request: &Request) -> Result<D
     let mut asking = Asking::Set;
     loop {
         let (error, cause) = match attempt(shared, request, asking).await? {
-            Ok(driver) => return Ok(driver),
+            Ok(held) => return Ok(held),
             Err(failed) => failed,
         };
         if request.wait == Wait::No {
@@ -52,7 +59,8 @@ pub(crate) async fn acquire(shared: &Arc<Shared>, request: &Request) -> Result<D
             return Err(AcquireError::WaitOver { waited: now.since(started), last: Box::new(error) });
         }
         // The last pause ends with the wait, and the last attempt follows it at once.
-        let wake = now.after(backoff.next(cause, rand::random())).min(deadline);
+        let pause = backoff.next(cause, rand::random()).max(LEAST_PAUSE);
+        let wake = now.after(pause).min(deadline);
         tokio::select! {
             biased;
             () = shared.closing.cancelled() => return Err(AcquireError::Closed),
@@ -70,7 +78,9 @@ async fn attempt(
     shared: &Arc<Shared>,
     request: &Request,
     asking: Asking,
-) -> Result<Result<Driver, Failed>, AcquireError> {
+) -> Result<Result<(Driver, Counted), Failed>, AcquireError> {
+    // Counted before it is asked whether the client closes: so a client that closes sees it, or it sees the closing.
+    let counted = Counted::new(shared.clone());
     if shared.closing.is_cancelled() {
         return Err(AcquireError::Closed);
     }
@@ -79,7 +89,13 @@ async fn attempt(
     let key = request.key.clone();
     let lease = Lease::acquire(request.terms, key, owner, asking, shared.clock.now());
     let mut driver = Driver::start(lease, shared.nodes.clone(), shared.clock.clone());
-    match driver.event().await {
+    let event = driver.event().await;
+    // No lock is born on a client that closes. And without the client's tasks, which end with its runtime, waiting would
+    // never help.
+    if shared.closing.is_cancelled() || (shared.has_ended() && matches!(event, Event::Failed(_))) {
+        return Err(AcquireError::Closed);
+    }
+    match event {
         Event::Failed(failure) => {
             tracing::debug!(key = %request.key, ?failure, "not acquired");
             Ok(Err(explain(shared, request, &driver, failure)))
@@ -87,7 +103,7 @@ async fn attempt(
         // A lease that is being acquired has no other events.
         event => {
             tracing::debug!(key = %request.key, ?event, "acquired");
-            Ok(Ok(driver))
+            Ok(Ok((driver, counted)))
         }
     }
 }

@@ -33,7 +33,7 @@ impl Alarm {
     pub(crate) async fn wait(&self, deadline: Instant) {
         let aim = deadline.before(EARLY);
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        if matches!(self.clock, Clock::System) {
+        if matches!(self.clock, Clock::System(_)) {
             // Without a timer of the kernel's (no descriptors left) the general way still works, only less exactly.
             if self.boot.wait(aim, &self.clock).await {
                 return;
@@ -75,6 +75,7 @@ mod boot {
         next: u64,
         /// The moment that the timer is set to.
         armed: Option<Instant>,
+        /// The thread ends, or has ended.
         over: bool,
     }
 
@@ -87,6 +88,9 @@ mod boot {
             let (waiter, woken) = oneshot::channel();
             let id = {
                 let mut waiters = waiting.lock();
+                if waiters.over {
+                    return false;
+                }
                 let id = waiters.next;
                 waiters.next += 1;
                 waiters.by_deadline.insert((at, id), waiter);
@@ -146,7 +150,9 @@ mod boot {
                 self.arm(&mut waiters);
             }
             // Without the timer nobody would be woken: whoever waits falls back to tokio's timer.
-            self.lock().by_deadline.clear();
+            let mut waiters = self.lock();
+            waiters.over = true;
+            waiters.by_deadline.clear();
         }
 
         /// Sets the timer to the earliest deadline, unless it is set to an earlier one already.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::term::Watched;
 use crate::clock::Clock;
 use crate::node::{Delivery, Mailbox, Node, Request};
 use crate::protocol::lease::{CallId, Event, Lease};
@@ -22,12 +23,14 @@ pub(crate) struct Driver {
     mailbox: Arc<Mailbox>,
     nodes: Arc<[Node]>,
     clock: Clock,
+    watched: Watched,
 }
 
 impl Driver {
     /// Starts what the lease wants started.
     pub(crate) fn start(lease: Lease, nodes: Arc<[Node]>, clock: Clock) -> Self {
-        let mut driver = Self { lease, mailbox: Mailbox::new(), nodes, clock };
+        let watched = Watched::default();
+        let mut driver = Self { lease, mailbox: Mailbox::new(), nodes, clock, watched };
         driver.pump();
         driver
     }
@@ -35,6 +38,11 @@ impl Driver {
     /// The lease, to look at.
     pub(crate) fn lease(&self) -> &Lease {
         &self.lease
+    }
+
+    /// Those who watch the lease.
+    pub(crate) fn watched(&self) -> &Watched {
+        &self.watched
     }
 
     /// Changes the lease and starts what follows.
@@ -89,8 +97,9 @@ impl Driver {
         }
     }
 
-    /// Hands the nodes everything that the lease wants sent.
+    /// Tells those who watch, and then hands the nodes everything that the lease wants sent.
     fn pump(&mut self) {
+        self.watched.tell(&self.lease);
         while let Some(send) = self.lease.poll_send() {
             if matches!(send.operation, Operation::Release { .. }) {
                 self.mailbox.end();

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::node::{Mailbox, Node, Notice, Request};
+use crate::node::{Debts, Mailbox, Node, Notice, Request};
 use crate::protocol::debt::{DebtId, Ledger, Settled};
 use crate::protocol::message::{ConnectionId, Reply};
 use crate::protocol::time::Instant;
@@ -23,22 +23,27 @@ pub(crate) struct Balance {
 pub(crate) async fn run(
     nodes: Arc<[Node]>,
     mut notices: mpsc::UnboundedReceiver<Notice>,
+    debts: Arc<Debts>,
     clock: Clock,
     shutdown: CancellationToken,
     balance: watch::Sender<Balance>,
 ) {
+    let mut taken = 0;
     let mut ledger = Ledger::default();
     let mailbox = Mailbox::new();
     loop {
         // All that has happened first, so that one look at the ledger serves for it.
         while let Ok(notice) = notices.try_recv() {
             take(&mut ledger, notice, clock.now());
+            taken += 1;
         }
         for answer in mailbox.take() {
             ledger.handle_reply(DebtId(answer.call), answer.connection, &answer.reply, clock.now());
         }
         settle(&mut ledger, &nodes, &mailbox, clock.now());
         publish(&balance, &ledger);
+        // Only now do they show in the balance.
+        debts.arrived(std::mem::take(&mut taken));
 
         let wake = ledger.poll_timeout().unwrap_or(Instant::FAR_FUTURE);
         tokio::select! {
@@ -50,7 +55,10 @@ pub(crate) async fn run(
                 }
             }
             notice = notices.recv() => match notice {
-                Some(notice) => take(&mut ledger, notice, clock.now()),
+                Some(notice) => {
+                    take(&mut ledger, notice, clock.now());
+                    taken += 1;
+                }
                 None => return,
             },
             () = clock.sleep_until(wake), if wake != Instant::FAR_FUTURE => {}

@@ -4,3 +4,4 @@ pub(crate) mod acquire;
 pub(crate) mod alarm;
 pub(crate) mod driver;
 pub(crate) mod janitor;
+pub(crate) mod term;

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, Script, Value};
 
-use crate::protocol::message::{Holder, HolderValue, Operation, Owner, Reply, ServerMessage, Unknown};
+use crate::protocol::message::{Holder, HolderValue, Operation, Reply, ServerMessage, Unknown};
 
 static CLAIM: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/claim.lua")));
 static EXTEND: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/extend.lua")));
@@ -48,6 +48,15 @@ pub(super) enum NativeDelete {
     Delex,
     /// `DELIFEQ key value`: Valkey 9.0 and newer.
     Delifeq,
+}
+
+impl NativeDelete {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Delex => "delex",
+            Self::Delifeq => "delifeq",
+        }
+    }
 }
 
 /// The form in which an operation was sent.
@@ -128,11 +137,13 @@ fn source(operation: &Operation) -> &'static Source {
 pub(super) fn other_form(form: Form, error: &ServerError, abilities: &mut Abilities) -> Option<Form> {
     let unknown = error.code == "ERR" && error.detail.contains("unknown command");
     match form {
-        Form::SetGet if error.detail.contains("syntax error") || error.code == "NOPERM" => {
+        Form::SetGet if error.detail.contains("syntax error") => {
             abilities.set_get = false;
             Some(Form::Set)
         }
-        Form::Delete(_) if unknown || error.code == "NOPERM" => {
+        // The user may write this key and not read it: that says nothing about other keys.
+        Form::SetGet if error.code == "NOPERM" => Some(Form::Set),
+        Form::Delete(native) if unknown || forbids(error, native.name()) => {
             abilities.delete = None;
             Some(Form::Digest)
         }
@@ -154,13 +165,24 @@ pub(super) struct ServerError {
 }
 
 impl ServerError {
+    /// The error in one line of bounded length, whatever the server sent.
     pub(super) fn message(&self) -> ServerMessage {
-        if self.detail.is_empty() {
-            self.code.as_str().into()
-        } else {
-            format!("{} {}", self.code, self.detail).into()
+        const LONGEST: usize = 240;
+        let separator = if self.detail.is_empty() { "" } else { " " };
+        let whole = self.code.chars().chain(separator.chars()).chain(self.detail.chars());
+        let mut line: String = whole.take(LONGEST).flat_map(escape_control).collect();
+        if self.code.len() + self.detail.len() > LONGEST {
+            line.push('…');
         }
+        line.into()
     }
+}
+
+/// Line ends and terminal sequences as digits, everything else as it is.
+fn escape_control(character: char) -> impl Iterator<Item = char> {
+    let control = character.is_control();
+    let escaped = control.then(|| character.escape_default()).into_iter().flatten();
+    escaped.chain((!control).then_some(character))
 }
 
 /// Codes with which servers refuse before executing anything.
@@ -191,8 +213,17 @@ pub(super) fn decode_error(form: Form, error: &ServerError) -> Reply {
         return Reply::Held(Holder { value: HolderValue::NotALock, remaining: None });
     }
     match form {
-        // A plain command is executed or refused, never both.
-        Form::Set | Form::SetGet | Form::Delete(_) => Reply::Refused(message),
+        // A server executes a plain command or refuses it, never both. But a proxy in between may answer with an error of
+        // its own after it sent the command on: so only errors of the server's own are refusals.
+        Form::Set | Form::SetGet | Form::Delete(_) => {
+            let known = ["unknown command", "syntax error", "wrong number of arguments", "invalid expire"];
+            let faulty = error.code == "ERR" && known.iter().any(|text| error.detail.contains(text));
+            if faulty || REFUSALS.contains(&error.code.as_str()) {
+                Reply::Refused(message)
+            } else {
+                Reply::Unknown(Unknown::Error(message))
+            }
+        }
         Form::Digest | Form::Text => {
             // A script may have written before it failed; servers mark such errors with the script's name.
             let inside = ["script: ", "@user_script", "user_script:", "running script"]
@@ -209,20 +240,23 @@ pub(super) fn decode_error(form: Form, error: &ServerError) -> Reply {
 }
 
 /// The meaning of an answer to an operation in this form.
-pub(super) fn decode(form: Form, owner: Owner, value: &Value) -> Reply {
+pub(super) fn decode(operation: &Operation, form: Form, value: &Value) -> Reply {
+    let owner = operation.owner();
     match (form, value) {
         (Form::Set, Value::Okay) | (Form::SetGet, Value::Nil) | (Form::Delete(_), Value::Int(1)) => {
             Reply::Granted
         }
         (Form::Set, Value::Nil) => Reply::Held(Holder::UNNAMED),
         (Form::SetGet, Value::BulkString(found)) => match HolderValue::read(found) {
-            // One's own value: this owner is sent in one set per node only, so that very set made it.
+            // One's own value: this owner is sent in one set per node only, so that very set made it. (Two addresses of
+            // one server, which would make this untrue, are refused by the server's run id.)
             HolderValue::Owner(found) if found == owner => Reply::Granted,
             value => Reply::Held(Holder { value, remaining: None }),
         },
         (Form::Delete(_), Value::Int(0)) => Reply::NotOurs,
         (Form::Digest | Form::Text, Value::Int(1)) => Reply::Granted,
-        (Form::Digest | Form::Text, Value::Int(0)) => Reply::Absent,
+        // A claim has no such answer: where there is no key it makes one.
+        (Form::Digest | Form::Text, Value::Int(0)) if !operation.creates() => Reply::Absent,
         (Form::Digest | Form::Text, Value::Array(parts)) => match parts.as_slice() {
             [Value::BulkString(found), Value::Int(left)] => {
                 Reply::Held(Holder { value: HolderValue::read(found), remaining: remaining(*left) })
@@ -261,7 +295,7 @@ fn garbled(value: &Value) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::message::Key;
+    use crate::protocol::message::{Key, Owner};
     use crate::protocol::validity::{Drift, Ttl};
 
     const OWNER: Owner = Owner::from_bytes([7; 16]);
@@ -312,12 +346,13 @@ mod tests {
     /// The meaning of nil depends on the form that was sent.
     #[test]
     fn nil_is_granted_with_get_and_held_without() {
-        assert_eq!(decode(Form::SetGet, OWNER, &Value::Nil), Reply::Granted);
-        assert_eq!(decode(Form::Set, OWNER, &Value::Nil), Reply::Held(Holder::UNNAMED));
-        assert_eq!(decode(Form::Set, OWNER, &Value::Okay), Reply::Granted);
+        let [set, ..] = operations();
+        assert_eq!(decode(&set, Form::SetGet, &Value::Nil), Reply::Granted);
+        assert_eq!(decode(&set, Form::Set, &Value::Nil), Reply::Held(Holder::UNNAMED));
+        assert_eq!(decode(&set, Form::Set, &Value::Okay), Reply::Granted);
         let mine = Value::BulkString(OWNER.to_hex().to_vec());
-        assert_eq!(decode(Form::SetGet, OWNER, &mine), Reply::Granted);
-        let theirs = decode(Form::SetGet, OWNER, &Value::BulkString(b"theirs".to_vec()));
+        assert_eq!(decode(&set, Form::SetGet, &mine), Reply::Granted);
+        let theirs = decode(&set, Form::SetGet, &Value::BulkString(b"theirs".to_vec()));
         assert!(matches!(theirs, Reply::Held(Holder { value: HolderValue::Foreign(_), .. })));
     }
 
@@ -345,6 +380,8 @@ mod tests {
         }
         let plain = decode_error(Form::Set, &error("ERR invalid expire time in 'set' command"));
         assert!(matches!(plain, Reply::Refused(_)), "a plain command is executed or refused");
+        let proxy = decode_error(Form::Set, &error("upstream failure"));
+        assert!(matches!(proxy, Reply::Unknown(_)), "a proxy may have sent the command on");
         let wrong =
             decode_error(Form::Delete(NativeDelete::Delifeq), &error("WRONGTYPE Operation against a key"));
         assert!(matches!(wrong, Reply::Held(Holder { value: HolderValue::NotALock, .. })));
@@ -358,7 +395,15 @@ mod tests {
         assert_eq!((fallen, abilities.set_get), (Some(Form::Set), false));
         assert_eq!(other_form(Form::Set, &error("ERR syntax error"), &mut abilities), None);
 
-        let fallen = other_form(Form::Delete(NativeDelete::Delifeq), &error("NOPERM no"), &mut abilities);
+        let unreadable = error("NOPERM No permissions to access a key");
+        let fallen = other_form(Form::Delete(NativeDelete::Delifeq), &unreadable, &mut abilities);
+        assert_eq!(
+            (fallen, abilities.delete),
+            (None, Some(NativeDelete::Delifeq)),
+            "says nothing of other keys"
+        );
+        let forbidden = error("NOPERM User me has no permissions to run the 'delifeq' command");
+        let fallen = other_form(Form::Delete(NativeDelete::Delifeq), &forbidden, &mut abilities);
         assert_eq!((fallen, abilities.delete), (Some(Form::Digest), None));
         assert_eq!(
             other_form(Form::Digest, &error("NOSCRIPT No matching script."), &mut abilities),
@@ -390,13 +435,28 @@ mod tests {
             Value::SimpleString("S3ntinel".into()),
         ];
         let forms = [Form::Set, Form::SetGet, Form::Delete(NativeDelete::Delex), Form::Digest, Form::Text];
+        let [_, claim, _, release] = operations();
         for form in forms {
             for value in &shapes {
-                let Reply::Unknown(Unknown::Garbled(message)) = decode(form, OWNER, value) else {
+                let Reply::Unknown(Unknown::Garbled(message)) = decode(&release, form, value) else {
                     panic!("{form:?} {value:?}");
                 };
                 assert!(!message.contains("S3ntinel"));
             }
         }
+        let zero = decode(&claim, Form::Digest, &Value::Int(0));
+        assert!(
+            matches!(zero, Reply::Unknown(Unknown::Garbled(_))),
+            "a claim is never answered so: {zero:?}"
+        );
+    }
+
+    /// Rule 10: what a server says is shown in one line of bounded length.
+    #[test]
+    fn server_messages_are_one_short_line() {
+        let hostile = error(&format!("ERR \x1b[31m\r\nsecond line {}", "x".repeat(10_000)));
+        let message = hostile.message();
+        assert!(message.len() < 300 && !message.chars().any(char::is_control), "{message}");
+        assert!(message.starts_with("ERR \\u{1b}[31m\\r\\nsecond line"), "{message}");
     }
 }

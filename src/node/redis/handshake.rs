@@ -29,6 +29,8 @@ pub(super) struct Link {
     pub(super) tells_ending: bool,
     /// What the server says it is, for the log.
     pub(super) server: String,
+    /// The name of this run of the server, by which two addresses of one server are recognised.
+    pub(super) run_id: Option<Arc<str>>,
 }
 
 /// The end of a connection, noticed by the connection itself.
@@ -56,7 +58,7 @@ pub(super) async fn connect(settings: &Settings) -> Result<Link, ServerMessage> 
 async fn connect_unlimited(settings: &Settings) -> RedisResult<Link> {
     let resp3 = settings.address.with_protocol(ProtocolVersion::RESP3);
     match connect_as(settings, resp3, true).await {
-        Err(error) if knows_no_hello(&error) => {
+        Err(error) if knows_no_hello(&error, settings.address.has_password()) => {
             let resp2 = settings.address.with_protocol(ProtocolVersion::RESP2);
             connect_as(settings, resp2, false).await
         }
@@ -65,6 +67,10 @@ async fn connect_unlimited(settings: &Settings) -> RedisResult<Link> {
 }
 
 async fn connect_as(settings: &Settings, info: ConnectionInfo, resp3: bool) -> RedisResult<Link> {
+    #[cfg(feature = "tls")]
+    if settings.address.is_tls() {
+        choose_crypto();
+    }
     let ending = Arc::<Ending>::default();
     let mut config = AsyncConnectionConfig::new()
         // Both limits are kept by this crate: the connect timeout around all of this, the reply timeout per round.
@@ -72,7 +78,7 @@ async fn connect_as(settings: &Settings, info: ConnectionInfo, resp3: bool) -> R
         .set_response_timeout(None)
         // Every admitted call finds room, and so is written in the order of admission; probes and second forms are
         // within the factor of two.
-        .set_pipeline_buffer_size(2 * settings.backlog + 16);
+        .set_pipeline_buffer_size(4 * settings.backlog + 16);
     if resp3 {
         let ending = ending.clone();
         // A closure, not a queue: pushes that nobody asked for must not pile up.
@@ -93,7 +99,19 @@ async fn connect_as(settings: &Settings, info: ConnectionInfo, resp3: bool) -> R
         ending,
         tells_ending: resp3,
         server: facts.to_string(),
+        run_id: facts.run_id,
     })
+}
+
+/// The `redis` crate takes the process's choice of cryptography, and panics where a process that has several compiled in
+/// has chosen none. A choice that was made stands; losing a race for it is as good.
+#[cfg(feature = "tls")]
+fn choose_crypto() {
+    use rustls::crypto::{CryptoProvider, ring};
+
+    if CryptoProvider::get_default().is_none() {
+        let _ = ring::default_provider().install_default();
+    }
 }
 
 /// Names the client, asks whether the server is ready and what it is, and loads the scripts: in one round trip.
@@ -132,9 +150,12 @@ fn is_unknown_command(error: &RedisError) -> bool {
     error.to_string().to_ascii_lowercase().contains("unknown command")
 }
 
-fn knows_no_hello(error: &RedisError) -> bool {
+/// Newer servers tell nobody who is not authenticated which commands they know: HELLO itself brought the password, so
+/// "not authenticated" as its answer says that it was not understood.
+fn knows_no_hello(error: &RedisError, gave_password: bool) -> bool {
     error.kind() == ErrorKind::RESP3NotSupported
         || error.code() == Some("NOPROTO")
+        || (gave_password && error.code() == Some("NOAUTH"))
         || is_unknown_command(error)
 }
 
@@ -143,6 +164,7 @@ fn knows_no_hello(error: &RedisError) -> bool {
 struct Facts {
     redis: Option<(u32, u32)>,
     valkey: Option<(u32, u32)>,
+    run_id: Option<Arc<str>>,
 }
 
 impl Facts {
@@ -157,6 +179,7 @@ impl Facts {
             match field {
                 "redis_version" => facts.redis = version(value),
                 "valkey_version" => facts.valkey = version(value),
+                "run_id" => facts.run_id = Some(value.trim().into()),
                 _ => {}
             }
         }

@@ -96,6 +96,8 @@ pub(super) struct Session<'a> {
     tick: Pin<Box<Sleep>>,
     /// When the tick should have come.
     tick_due: TokioInstant,
+    /// Whether the last tick was too late to judge by.
+    excused: bool,
     /// Until when a client that is gone may finish what it admitted.
     linger: Option<TokioInstant>,
 }
@@ -103,7 +105,7 @@ pub(super) struct Session<'a> {
 impl<'a> Session<'a> {
     pub(super) fn new(desk: &'a mut Desk, link: Link, settings: &Settings, clock: &'a Clock) -> Self {
         let now = TokioInstant::now();
-        let connection = desk.open();
+        let connection = desk.open(link.run_id.clone());
         let probe_every = if link.tells_ending { PROBE_EVERY } else { PROBE_EVERY_RESP2 };
         Self {
             desk,
@@ -117,6 +119,7 @@ impl<'a> Session<'a> {
             suspect: false,
             tick: Box::pin(tokio::time::sleep_until(now)),
             tick_due: now,
+            excused: false,
             linger: None,
         }
     }
@@ -238,7 +241,7 @@ impl<'a> Session<'a> {
         let Some(request) = call.request() else { return };
         let operation = &request.operation;
         let reply = match answer {
-            Ok(value) => command::decode(form, operation.owner(), &value),
+            Ok(value) => command::decode(operation, form, &value),
             Err(error) => {
                 // Behind its own release, nothing that creates a key may be sent in a second form (rule 2).
                 let may_repeat = !(operation.creates() && request.mailbox.is_over());
@@ -263,7 +266,10 @@ impl<'a> Session<'a> {
             }
             // A tick that comes very late says that this process stood still, not the server: its answers may be there,
             // unread. They get until the next tick.
-            let slept = now.duration_since(self.tick_due) >= self.silence.suspect / 2;
+            // But not for ever: on a runtime that always lags, ticks always come late.
+            let late = now.duration_since(self.tick_due) >= self.silence.suspect / 2;
+            let slept = late && !self.excused;
+            self.excused = slept;
             let owed =
                 self.in_flight.front().map(|first| now.duration_since(first.since.max(self.last_heard)));
             match owed {

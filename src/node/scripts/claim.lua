@@ -1,5 +1,5 @@
 -- Set the key if it is absent; if it already carries this owner, lengthen its life to the full TTL.
--- Answers 1 when done, or { value found, remaining ms }; the value is 0 for a key of another type.
+-- Answers 1 when done, or { value found, remaining ms }; the value is cut to 64 bytes, and 0 for a key of another type.
 local held = redis.pcall('GET', KEYS[1])
 if held == false then
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
@@ -12,6 +12,6 @@ if type(held) == 'table' then
     if string.find(held.err, 'WRONGTYPE', 1, true) then return { 0, left } end
     return held
 end
-if held ~= ARGV[1] then return { held, left } end
+if held ~= ARGV[1] then return { string.sub(held, 1, 64), left } end
 if left < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 1
