@@ -105,7 +105,7 @@ impl Redlock {
         let mut idle = shared.is_idle();
         let (mut pause, longest) = LOOK_WHETHER_IDLE;
         while !idle && shared.clock.now() < until {
-            tokio::time::sleep(pause).await;
+            shared.clock.pause(pause).await;
             pause = (2 * pause).min(longest);
             idle = shared.is_idle();
         }

@@ -60,6 +60,16 @@ impl Clock {
     }
 }
 
+impl Clock {
+    /// A pause for looking again, which goes by in real time on every clock but a paused one of tokio's.
+    pub(crate) async fn pause(&self, duration: Duration) {
+        match self {
+            Self::System(runtime) => sleep_on(runtime, duration).await,
+            _ => tokio::time::sleep(duration).await,
+        }
+    }
+}
+
 /// Tokio's sleep, also for a future that some other executor polls.
 fn sleep_on(runtime: &Handle, duration: Duration) -> tokio::time::Sleep {
     let _inside = Handle::try_current().is_err().then(|| runtime.enter());

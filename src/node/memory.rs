@@ -146,7 +146,7 @@ pub(crate) async fn serve(
             desk: &mut desk,
             server: &server,
             clock: &clock,
-            suspect: reply_timeout.saturating_mul(2),
+            suspect: reply_timeout.saturating_mul(3).max(Duration::from_millis(100)),
             replace: reply_timeout.saturating_mul(4).max(Duration::from_secs(1)),
             waiting: VecDeque::new(),
         };

@@ -80,7 +80,7 @@ async fn extend_cancelled_at_every_await_keeps_the_lock() {
 /// Law: a client closed at any moment of a wait ends the wait with `Closed`, and leaves nothing behind.
 #[tokio::test(start_paused = true)]
 async fn close_at_any_time_ends_every_wait() {
-    for millis in (0..600).step_by(13) {
+    for millis in (0..600).step_by(29) {
         for weather in WEATHERS {
             let cluster = MemoryCluster::new(5);
             let redlock = cluster.builder().build().await.unwrap();
