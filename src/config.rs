@@ -198,7 +198,7 @@ mod tests {
             format!("| `retry` | random, up to {least} at first, doubling to {most} |"),
             format!("| `connect_timeout` | {} |", seconds(DEFAULT_CONNECT_TIMEOUT)),
             format!("from 1 byte to {MAX_KEY_LENGTH} bytes |"),
-            format!("{BACKLOG} at most, more are refused"),
+            format!("{BACKLOG} sets at most, {} with releases", 2 * BACKLOG),
             format!("{} at most, then the one that ends first", crate::protocol::debt::MAX_DEBTS_PER_NODE),
             format!("from 1 to {} are possible", crate::protocol::quorum::MAX_NODES),
             format!("| {} before the end of validity |", millis(crate::runtime::alarm::EARLY)),
