@@ -113,8 +113,11 @@ impl Redlock {
         idle
     }
 
-    /// How many outcomes of this client are open at present: lost replies of releases and undos, which are repeated in
-    /// the background until an answer or the key's expiry settles them.
+    /// How many outcomes of this client are known to be open at present: releases and undos whose answer was lost, which
+    /// are repeated in the background until an answer or the key's expiry settles them.
+    ///
+    /// A release to a silent node counts once its connection is given up (after a second, with the default timeouts); until
+    /// then it may still be answered.
     pub fn open_debts(&self) -> usize {
         self.shared.balance.borrow().open
     }

@@ -51,10 +51,10 @@ impl LockGuard {
         !self.remaining().is_zero()
     }
 
-    /// What each node answered when the lock was acquired or last extended. Answers that came after the decision are
-    /// in it as far as they have been read.
+    /// What each node has answered so far when the lock was acquired or last extended: right after the decision, some
+    /// nodes may not have been waited for; asked again a little later, the report has their answers too.
     pub fn report(&self) -> Report {
-        Report::new(self.driver.lease().round(), &self.shared().nodes)
+        Report::new(&self.driver.round(), &self.shared().nodes)
     }
 
     /// Resolves when the holder may no longer act: at the end of validity (two milliseconds early, since timers and

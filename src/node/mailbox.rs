@@ -72,6 +72,11 @@ impl Mailbox {
         std::mem::take(&mut *self.lock())
     }
 
+    /// Looks at the answers that are there, and leaves them.
+    pub(crate) fn look(&self, mut look: impl FnMut(&Delivery)) {
+        self.lock().iter().for_each(&mut look);
+    }
+
     /// From now on nothing that creates a key may be sent again for this driver. Called before its first release is
     /// handed to a node, so that a node that has to send a command in a second form never sends a set behind its
     /// own release (rule 2).

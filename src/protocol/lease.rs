@@ -111,9 +111,9 @@ pub enum NotExtended {
 pub enum Released {
     /// Q nodes deleted our key.
     Confirmed,
-    /// The key was gone already, and no other holder was seen on a quorum.
+    /// The key was gone already.
     Gone,
-    /// Another owner holds the key on a quorum.
+    /// Another owner holds the key on most of the nodes that no longer carry ours.
     TakenOver,
     /// Too few nodes answered. The rest goes on as debts.
     Unconfirmed,
@@ -324,6 +324,11 @@ impl Lease {
         self.round.votes()
     }
 
+    /// The name of the current round's calls.
+    pub fn call(&self) -> CallId {
+        self.call
+    }
+
     /// The current round.
     pub fn round(&self) -> &Round {
         &self.round
@@ -478,10 +483,10 @@ impl Lease {
         let needed = self.terms.quorum.needed();
         if verdict == Verdict::Reached {
             Released::Confirmed
-        } else if self.round.held() >= needed {
-            Released::TakenOver
         } else if self.terms.quorum.nodes() - self.round.denied() < needed {
-            Released::Gone
+            // A round ends with the vote that decides it, so a new holder may be seen on a few nodes only: it is one if it
+            // is on most of those that answered "not yours".
+            if 2 * self.round.held() > self.round.denied() { Released::TakenOver } else { Released::Gone }
         } else {
             Released::Unconfirmed
         }

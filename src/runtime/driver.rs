@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::node::{Delivery, Mailbox, Node, Request};
 use crate::protocol::lease::{CallId, Event, Lease};
 use crate::protocol::message::Operation;
+use crate::protocol::round::Round;
 
 /// A lease and its calls in flight.
 #[derive(Debug)]
@@ -38,6 +39,17 @@ impl Driver {
     /// The lease, to look at.
     pub(crate) fn lease(&self) -> &Lease {
         &self.lease
+    }
+
+    /// The current round with everything that has been answered so far, taken in or not.
+    pub(crate) fn round(&self) -> Round {
+        let mut round = self.lease.round().clone();
+        self.mailbox.look(|delivery| {
+            if CallId(delivery.call as u32) == self.lease.call() {
+                round.record(delivery.node, delivery.reply.clone(), delivery.at);
+            }
+        });
+        round
     }
 
     /// Those who watch the lease.
