@@ -60,7 +60,7 @@ const MOST_EVENTS: u64 = 200_000;
 
 /// How long a healed world may take to let all in, beyond twice the guard: one guard for nodes that come back late,
 /// one TTL for keys that nobody can clear, and this for a crowd in random order.
-const CROWD: TrueTime = 2_000 * MILLI;
+const CROWD: TrueTime = 3_000 * MILLI;
 
 /// The texts that replies carry, made once.
 #[derive(Debug)]
