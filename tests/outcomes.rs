@@ -11,6 +11,16 @@ use redquorum::{AcquireError, Outcome, ReleaseError};
 
 const SHORT: Duration = Duration::from_millis(500);
 
+/// Whether a release says that another has the lock now. The native compare-and-delete of newer servers does not tell
+/// that from an expired lock.
+fn is_taken_over(server: &Server, released: &Result<(), ReleaseError>) -> bool {
+    match released {
+        Err(ReleaseError::TakenOver { .. }) => true,
+        Err(ReleaseError::Expired { .. }) => server.version().at_least((8, 4), (9, 0)),
+        _ => false,
+    }
+}
+
 /// A release within validity is confirmed. A second release of the same lock does not compile: it consumes the guard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_in_time_is_confirmed() {
@@ -55,7 +65,7 @@ async fn a_release_after_a_takeover_says_so_and_touches_nothing() {
 
     let released = guard.release().await;
 
-    assert!(matches!(released, Err(ReleaseError::TakenOver { .. })), "{released:?}");
+    assert!(is_taken_over(&cluster[0], &released), "{released:?}");
     assert_eq!(cluster.values("k"), values);
     assert!(theirs.is_valid());
     theirs.release().await.expect("released");
@@ -87,7 +97,7 @@ async fn a_late_release_and_drop_leave_the_next_holder_alone() {
     drop(dropped);
     tokio::time::sleep(ms(200)).await;
 
-    assert!(matches!(outcome, Err(ReleaseError::TakenOver { .. })), "{outcome:?}");
+    assert!(is_taken_over(&cluster[0], &outcome), "{outcome:?}");
     let after = view();
     assert_eq!((before.0, before.1), (after.0, after.1));
     let passed = seen.elapsed() + ms(5);
