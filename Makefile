@@ -12,6 +12,11 @@ test: ## Run every check: format, lints, tests, docs, features, dependencies, co
 test-matrix: ## Run the tests against each supported server version
 	@scripts/test-matrix.sh
 
+.PHONY: soak
+soak: ## Measure the promised figures in full size, on a quiet machine
+	cargo test --release --all-features --test figures --test latency --test memory -- \
+		--ignored --nocapture --test-threads 1
+
 .PHONY: compose-test
 compose-test: ## Bring the five nodes of docker-compose.yml up, check them, take them down
 	@scripts/compose-test.sh
