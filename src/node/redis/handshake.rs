@@ -153,8 +153,9 @@ fn is_unknown_command(error: &RedisError) -> bool {
 /// Newer servers tell nobody who is not authenticated which commands they know: HELLO itself brought the password, so
 /// "not authenticated" as its answer says that it was not understood.
 fn knows_no_hello(error: &RedisError, gave_password: bool) -> bool {
+    // Proxies refuse it in words of their own, with the general code.
     error.kind() == ErrorKind::RESP3NotSupported
-        || error.code() == Some("NOPROTO")
+        || matches!(error.code(), Some("NOPROTO" | "ERR"))
         || (gave_password && error.code() == Some("NOAUTH"))
         || is_unknown_command(error)
 }
