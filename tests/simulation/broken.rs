@@ -72,7 +72,7 @@ pub const ALL: &[(Switch, &str, &str)] = &[
     (
         Switch::FullNodeWaits,
         "full-node-waits",
-        "a debt refused by a full node waits as if the node were down",
+        "a full node turns releases away, and their debts wait as if it were down",
     ),
 ];
 

@@ -94,7 +94,7 @@ impl World {
         purpose: Purpose,
         debt: Option<Debt>,
     ) -> Result<ConnectionId, NotSent> {
-        let connection = self.admit(client, node)?;
+        let connection = self.admit(client, node, operation.creates())?;
         self.demand(Law::OwnerIsRetired, laws::owner_is_retired(&self.owners[owner], &operation));
         self.witness_healing(purpose, &operation);
         self.witness_send(client, node, owner, connection, &operation);
@@ -126,12 +126,15 @@ impl World {
         Ok(connection_id(connection))
     }
 
-    fn admit(&mut self, client: usize, node: usize) -> Result<usize, NotSent> {
+    /// The door. What clears has twice the room of what sets, so that work is never undone more slowly than it is done.
+    fn admit(&mut self, client: usize, node: usize, creates: bool) -> Result<usize, NotSent> {
+        let narrow = creates || self.broken == Some(Switch::FullNodeWaits);
+        let most = if narrow { self.plan.backlog } else { 2 * self.plan.backlog };
         let link = &self.links[self.link_of(client, node)];
         let refusal = match link.connection {
             None => (Seen::RefusedAsDown, NotSent::Down(self.words.lost.clone())),
             Some(_) if link.suspect => (Seen::RefusedAsSuspect, NotSent::Suspect),
-            Some(connection) if self.connections[connection].outstanding.len() >= self.plan.backlog => {
+            Some(connection) if self.connections[connection].outstanding.len() >= most => {
                 (Seen::RefusedByBacklog, NotSent::Backlog)
             }
             Some(connection) => return Ok(connection),

@@ -27,8 +27,8 @@ pub struct Run {
     pub operations: u64,
     pub grants: u64,
     pub faults: u64,
-    /// The longest that a healed world took to let all in, beyond twice the guard.
-    pub longest_recovery: TrueTime,
+    /// The longest that a healed world took to let all in, beyond twice the guard, and its seed.
+    pub longest_recovery: (TrueTime, u64),
     pub counters: Counters,
     pub failure: Option<Failure>,
     pub took: Duration,
@@ -70,7 +70,7 @@ fn work(next: &AtomicU64, end: &AtomicU64, broken: Option<Switch>) -> Run {
         run.operations += world.operations;
         run.grants += world.grants();
         run.faults += world.faults;
-        run.longest_recovery = run.longest_recovery.max(world.recovery());
+        run.longest_recovery = run.longest_recovery.max((world.recovery(), seed));
         run.counters.merge(&world.counters);
     }
 }
@@ -93,13 +93,14 @@ impl Run {
         let seconds = self.took.as_secs_f64().max(0.001);
         format!(
             "{} histories in {seconds:.1} s ({:.0} a minute), on average {} node operations, {} grants, {} faults; \
-             recovery at most {:.1} s over\n{}",
+             recovery at most {:.1} s over (seed {})\n{}",
             self.histories,
             self.histories as f64 / seconds * 60.0,
             self.operations / histories,
             self.grants / histories,
             self.faults / histories,
-            self.longest_recovery as f64 / 1e9,
+            self.longest_recovery.0 as f64 / 1e9,
+            self.longest_recovery.1,
             self.counters.table()
         )
     }
