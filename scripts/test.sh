@@ -26,7 +26,7 @@ fi
 step "format" cargo fmt --check
 step "clippy" cargo clippy --all-targets --all-features -- -D warnings
 # The layer below all others stands alone: it must not need what the features bring.
-step "protocol alone" cargo test --no-default-features --lib
+step "protocol alone" cargo test --no-default-features --lib --test exhaustive --test simulation
 step "tests" cargo test --all-features --no-fail-fast
 step "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features
 for feature in $(features); do
