@@ -260,7 +260,8 @@ async fn a_reset_connection_leaves_no_key() {
 
     let failed = attempt.await.expect("no panic").expect_err("two nodes are unknown");
     let report = failed.report().expect("a round was made");
-    assert_eq!(count(report, |outcome| matches!(outcome, Outcome::Granted)), 1, "{report}");
+    // The third one may not have answered yet when the round was decided.
+    assert_eq!(count(report, |outcome| matches!(outcome, Outcome::Unknown(_))), 2, "{report}");
     cluster.no_key("k", SETTLED).await;
 }
 
