@@ -14,11 +14,13 @@ use crate::config::{BACKLOG, Config, Wait};
 use crate::error::BuildError;
 use crate::node::redis::address::Address;
 use crate::node::redis::{self as redis_node, Settings};
-use crate::node::{self, Debts, Desk, Limits, Node, State};
+use crate::node::{self, Debts, Desk, Hints, Limits, Node, State, Wakeups};
+use crate::protocol::message::ClientId;
 use crate::protocol::quorum::{MAX_NODES, NodeId, Quorum};
 use crate::protocol::validity::Drift;
 use crate::runtime::alarm::Alarm;
 use crate::runtime::janitor::{self, Balance};
+use crate::runtime::pace::Pace;
 use crate::shared::Shared;
 
 /// How long `build` waits, once a quorum is connected, for the other nodes: a healthy one needs no longer, and a client
@@ -290,16 +292,27 @@ fn start(
     let shutdown = CancellationToken::new();
     let (debts, from_nodes) = Debts::channel();
     let limits = Limits { backlog: BACKLOG };
+    let hints = Arc::new(Hints::default());
+    let client = ClientId::from_bytes(*Uuid::new_v4().as_bytes());
+    let wakeups = Wakeups::new(client, clock.clone(), debts.clone());
     let mut doors = Vec::with_capacity(nodes.len());
     for (index, address) in nodes.into_iter().enumerate() {
-        let (door, desk) = node::node(NodeId::new(index), address.name(), limits, debts.clone());
+        let id = NodeId::new(index);
+        let (door, desk) = node::node(id, address.name(), limits, debts.clone(), hints.clone());
         doors.push(door);
-        spawn_node(address, desk, &config, client_name, clock.clone(), shutdown.clone());
+        spawn_node(address, desk, &config, client_name, &wakeups, clock.clone(), shutdown.clone());
     }
     let nodes: Arc<[Node]> = doors.into();
     let (balance, balance_seen) = watch::channel(Balance::default());
-    let tidying =
-        janitor::run(nodes.clone(), from_nodes, debts.clone(), clock.clone(), shutdown.clone(), balance);
+    let tidying = janitor::run(
+        nodes.clone(),
+        from_nodes,
+        debts.clone(),
+        clock.clone(),
+        shutdown.clone(),
+        balance,
+        wakeups.clone(),
+    );
     tokio::spawn(tidying);
     Arc::new(Shared {
         nodes,
@@ -312,6 +325,9 @@ fn start(
         leases: AtomicUsize::new(0),
         debts,
         balance: balance_seen,
+        wakeups,
+        hints,
+        pace: Pace::default(),
     })
 }
 
@@ -320,6 +336,7 @@ fn spawn_node(
     desk: Desk,
     config: &Config,
     client_name: &str,
+    wakeups: &Arc<Wakeups>,
     clock: Clock,
     shutdown: CancellationToken,
 ) {
@@ -332,12 +349,15 @@ fn spawn_node(
                 reply_timeout,
                 backlog: BACKLOG,
                 client_name: client_name.to_owned(),
+                prefix: config.prefix.as_slice().into(),
+                wakeups: wakeups.clone(),
             };
             tokio::spawn(redis_node::serve(desk, settings, clock, shutdown));
         }
         #[cfg(feature = "testing")]
         Kind::Memory(server) => {
-            tokio::spawn(node::memory::serve(desk, server, reply_timeout, clock, shutdown));
+            let wakeups = wakeups.clone();
+            tokio::spawn(node::memory::serve(desk, server, reply_timeout, wakeups, clock, shutdown));
         }
     }
 }

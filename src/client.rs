@@ -12,7 +12,9 @@ use crate::config::Wait;
 use crate::error::{AcquireError, InvalidRequest};
 use crate::guard::LockGuard;
 use crate::node::Node;
+use crate::report::Inspection;
 use crate::runtime::acquire::{self, Request};
+use crate::runtime::inspect;
 use crate::shared::Shared;
 
 /// How soon, at first, and how often, in the long run, a closing client looks whether all is settled. Looking costs nobody
@@ -61,7 +63,9 @@ impl Redlock {
     ///
     /// # Fairness
     ///
-    /// None: those who wait ask again at random moments.
+    /// First come, first served among those who wait in line; a newcomer may get in between a release and the next
+    /// waiter's claim. Where no line can be used, none: those who wait ask again at random moments. See
+    /// `docs/waiting.md`.
     pub async fn acquire(&self, key: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
         self.lock(key).await
     }
@@ -83,6 +87,16 @@ impl Redlock {
     /// A request for the lock named `key`, to be adjusted and awaited.
     pub fn lock(&self, key: impl AsRef<[u8]>) -> LockRequest {
         LockRequest { redlock: self.clone(), name: key.as_ref().into(), ttl: None, wait: None }
+    }
+
+    /// Looks at the lock named `key` on every node, without touching it: who holds it, for how long, and how many wait.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidRequest`] where the name cannot be a lock's. What a node failed to answer is in the result.
+    pub async fn inspect(&self, key: impl AsRef<[u8]>) -> Result<Inspection, InvalidRequest> {
+        let key = self.shared.config.key(key.as_ref())?;
+        Ok(inspect::inspect(&self.shared, key).await)
     }
 
     /// Closes the client, and every clone of it: waiting acquires end with [`AcquireError::Closed`], and no new ones
@@ -164,7 +178,8 @@ impl LockRequest {
         self
     }
 
-    /// Waits for the lock at most this long. The last attempt begins no later than that. Zero is one attempt.
+    /// Waits for the lock at most this long, in line with the others. A claim that has begun by then is carried to its
+    /// end. Zero is one attempt.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = Some(Wait::AtMost(limit));
         self

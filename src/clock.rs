@@ -43,6 +43,20 @@ impl Clock {
         }
     }
 
+    /// Like [`Clock::sleep_until`] where thousands may sleep and none needs to notice a suspend at once: looks at the
+    /// clock every five seconds at least.
+    pub(crate) async fn doze_until(&self, deadline: Instant) {
+        const LOOK_AGAIN: Duration = Duration::from_secs(5);
+        let Self::System(runtime) = self else { return self.sleep_until(deadline).await };
+        loop {
+            let left = deadline.since(self.now());
+            if left.is_zero() {
+                return;
+            }
+            sleep_on(runtime, left.min(LOOK_AGAIN)).await;
+        }
+    }
+
     /// Waits until `deadline`. Late by a few milliseconds, as timers are; never early. Dropping it waits no longer.
     pub(crate) async fn sleep_until(&self, deadline: Instant) {
         loop {

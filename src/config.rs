@@ -32,7 +32,8 @@ pub(crate) const MAX_KEY_LENGTH: usize = 64 * 1024;
 pub(crate) const BACKLOG: usize = 2_048;
 
 /// Endings of the client's own keys: a lock of such a name would collide with another lock's helper.
-pub(crate) const RESERVED_SUFFIXES: [&str; 3] = [":redquorum:line", ":redquorum:fence", "redquorum:node"];
+pub(crate) const RESERVED_SUFFIXES: [&str; 4] =
+    [":redquorum:line", ":redquorum:lives", ":redquorum:fence", "redquorum:node"];
 
 /// The settings of a client.
 #[derive(Clone, Debug)]

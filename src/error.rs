@@ -248,6 +248,11 @@ impl AcquireError {
         }
     }
 
+    /// Who holds the lock, as far as the nodes told at the last attempt.
+    pub fn holder(&self) -> Option<&str> {
+        self.report()?.holder()
+    }
+
     /// What each node answered, at the last attempt where there were several.
     pub fn report(&self) -> Option<&Report> {
         match self {

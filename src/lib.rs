@@ -114,7 +114,7 @@ pub use error::{AcquireError, BuildError, ExtendError, InvalidRequest, ReleaseEr
 #[cfg(feature = "runtime")]
 pub use guard::LockGuard;
 #[cfg(feature = "runtime")]
-pub use report::{NodeReport, Outcome, Report};
+pub use report::{Inspection, NodeInspection, NodeReport, NodeState, Outcome, Report};
 #[cfg(feature = "runtime")]
 pub use runtime::term::Lost;
 

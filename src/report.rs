@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::node::Node;
-use crate::protocol::message::{Holder, HolderValue, Reply};
+use crate::protocol::message::{Holder, HolderValue, Key, Reply};
+use crate::protocol::quorum::NodeId;
 use crate::protocol::round::{Round, Vote};
 
 /// The votes of one round. `Display` is one line that a person understands:
@@ -31,6 +32,90 @@ pub struct NodeReport {
     /// When its answer was there, counted from the start of the round; for a node that was not asked or is still being
     /// waited for, when that was noted.
     pub elapsed: Duration,
+}
+
+/// What the nodes know of one lock: a look from outside, out of date as soon as it is there. `Display` is one line per
+/// node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    key: String,
+    nodes: Arc<[NodeInspection]>,
+}
+
+/// What one node knows of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeInspection {
+    /// Where the node is, without credentials.
+    pub address: Arc<str>,
+    /// What it answered, or why it did not.
+    pub state: Result<NodeState, String>,
+}
+
+/// A lock on one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeState {
+    /// The value under the key, as in [`Outcome::Held`]; `None` where the lock is free.
+    pub holder: Option<String>,
+    /// What is left of the key's life; `None` where it is free or never expires.
+    pub remaining: Option<Duration>,
+    /// How many wait in line. Usually one node keeps the line for all.
+    pub waiting: u32,
+}
+
+impl Inspection {
+    pub(crate) fn new(
+        key: &Key,
+        found: impl Iterator<Item = Result<(Option<Holder>, u32), Reply>>,
+        nodes: &[Node],
+    ) -> Self {
+        let state = |(holder, waiting): (Option<Holder>, u32)| NodeState {
+            remaining: holder.as_ref().and_then(|holder| holder.remaining),
+            holder: holder.map(|holder| holder.value.to_string()),
+            waiting,
+        };
+        let nodes = found.zip(nodes).map(|(found, node)| NodeInspection {
+            address: node.address().clone(),
+            state: found.map(state).map_err(|reply| Outcome::new(&reply).to_string()),
+        });
+        Self { key: key.to_string(), nodes: nodes.collect() }
+    }
+
+    /// Each node's part, in the configured order.
+    pub fn nodes(&self) -> &[NodeInspection] {
+        &self.nodes
+    }
+
+    /// The value that a majority of all nodes carries: whoever has it holds the lock, or did until just now.
+    pub fn holder(&self) -> Option<&str> {
+        let names = || self.nodes.iter().filter_map(|node| node.state.as_ref().ok()?.holder.as_deref());
+        names().find(|name| 2 * names().filter(|other| other == name).count() > self.nodes.len())
+    }
+
+    /// How many wait in line, over all nodes.
+    pub fn waiting(&self) -> u32 {
+        self.nodes.iter().filter_map(|node| Some(node.state.as_ref().ok()?.waiting)).sum()
+    }
+}
+
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let holder = self.holder().unwrap_or("nobody");
+        writeln!(f, "lock \"{}\": held by {holder}, {} waiting", self.key, self.waiting())?;
+        for (index, NodeInspection { address, state }) in self.nodes.iter().enumerate() {
+            write!(f, "n{} {address}: ", index + 1)?;
+            match state {
+                Err(why) => writeln!(f, "{why}")?,
+                Ok(NodeState { holder, remaining, waiting }) => {
+                    write!(f, "{}", holder.as_deref().unwrap_or("free"))?;
+                    remaining.map_or(Ok(()), |left| write!(f, " for another {left:.1?}"))?;
+                    writeln!(f, ", {waiting} waiting")?;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// How a request ended on one node.
@@ -64,6 +149,27 @@ impl Report {
         Self { needed: round.quorum().needed(), nodes: nodes.collect() }
     }
 
+    /// The same with what one node said last of the holder.
+    pub(crate) fn with_holder(&self, node: NodeId, holder: Holder, elapsed: Duration) -> Self {
+        let mut nodes = self.nodes.to_vec();
+        if let Some(report) = nodes.get_mut(node.index()) {
+            report.outcome = Outcome::new(&Reply::Held(holder));
+            report.elapsed = elapsed;
+        }
+        Self { needed: self.needed, nodes: nodes.into() }
+    }
+
+    /// Who holds the lock, as far as the nodes told: the value that most of them named.
+    pub fn holder(&self) -> Option<&str> {
+        let names = || {
+            self.nodes.iter().filter_map(|node| match &node.outcome {
+                Outcome::Held { holder, .. } => holder.as_deref(),
+                _ => None,
+            })
+        };
+        names().max_by_key(|name| names().filter(|other| other == name).count())
+    }
+
     /// How many nodes granted.
     pub fn granted(&self) -> usize {
         self.nodes.iter().filter(|node| node.outcome == Outcome::Granted).count()
@@ -94,12 +200,14 @@ impl NodeReport {
 impl Outcome {
     fn new(reply: &Reply) -> Self {
         match reply {
-            Reply::Granted => Self::Granted,
+            Reply::Granted | Reply::HandedOver | Reply::Voted => Self::Granted,
             Reply::Held(Holder { value, remaining }) => {
                 let holder = (*value != HolderValue::Unnamed).then(|| value.to_string());
                 Self::Held { holder, remaining: *remaining }
             }
             Reply::Absent | Reply::NotOurs => Self::NotOurs,
+            // No round asks for these.
+            Reply::Queued(_) | Reply::LineFull | Reply::Found(_) => Self::Pending,
             Reply::Refused(message) => Self::Refused(message.to_string()),
             Reply::NotSent(reason) => Self::NotSent(reason.to_string()),
             Reply::Unknown(reason) => Self::Unknown(reason.to_string()),

@@ -8,10 +8,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::node::{Debts, Node};
+use crate::node::{Debts, Hints, Node, Wakeups};
 use crate::protocol::quorum::Quorum;
 use crate::runtime::alarm::Alarm;
 use crate::runtime::janitor::Balance;
+use crate::runtime::pace::Pace;
 
 /// What all clones and guards of one client share.
 pub(crate) struct Shared {
@@ -28,6 +29,9 @@ pub(crate) struct Shared {
     pub(crate) leases: AtomicUsize,
     pub(crate) debts: Arc<Debts>,
     pub(crate) balance: watch::Receiver<Balance>,
+    pub(crate) wakeups: Arc<Wakeups>,
+    pub(crate) hints: Arc<Hints>,
+    pub(crate) pace: Pace,
 }
 
 impl Shared {

@@ -104,6 +104,16 @@ impl MemoryNode {
         self.server.switch(|faults| faults.delay = delay);
     }
 
+    /// Forbids publishing, as an ACL can: clients that connect from now on cannot be woken by this node.
+    pub fn forbid_wake_ups(&self) {
+        self.server.forbid_wake_ups();
+    }
+
+    /// How many stand in the line for a key on this node.
+    pub fn waiting(&self, key: impl AsRef<[u8]>) -> usize {
+        self.server.with_store(|store, now| store.waiting(&Key::new(key.as_ref()), now))
+    }
+
     /// Ends all faults.
     pub fn heal(&self) {
         self.server.switch(|faults| *faults = Default::default());
@@ -166,27 +176,29 @@ pub struct RawNode {
 #[doc(hidden)]
 impl RawNode {
     /// Connects to the server at `url`.
-    pub async fn connect(url: &str) -> Result<Self, crate::BuildError> {
+    pub async fn connect(
+        url: &str,
+        client: crate::protocol::message::ClientId,
+    ) -> Result<Self, crate::BuildError> {
         use crate::node::redis::{Settings, address::Address, serve};
 
+        let (debts, _) = crate::node::Debts::channel();
+        let clock = Clock::System(tokio::runtime::Handle::current());
         let settings = Settings {
             address: Address::parse(url)?,
             connect_timeout: Duration::from_secs(5),
             reply_timeout: Duration::from_secs(5),
             backlog: crate::config::BACKLOG,
             client_name: "redquorum-raw".into(),
+            prefix: Arc::default(),
+            wakeups: crate::node::Wakeups::new(client, clock.clone(), debts.clone()),
         };
         let limits = crate::node::Limits { backlog: settings.backlog };
-        let (debts, _) = crate::node::Debts::channel();
         let id = crate::protocol::quorum::NodeId::new(0);
-        let (node, desk) = crate::node::node(id, settings.address.name().clone(), limits, debts);
+        let hints = Arc::default();
+        let (node, desk) = crate::node::node(id, settings.address.name().clone(), limits, debts, hints);
         let shutdown = tokio_util::sync::CancellationToken::new();
-        tokio::spawn(serve(
-            desk,
-            settings,
-            Clock::System(tokio::runtime::Handle::current()),
-            shutdown.clone(),
-        ));
+        tokio::spawn(serve(desk, settings, clock, shutdown.clone()));
         // The sender is in the node, so waiting cannot fail.
         let _ = node.state().wait_for(|state| *state == crate::node::State::Up).await;
         Ok(Self { node, mailbox: crate::node::Mailbox::new(), _shutdown: shutdown.drop_guard() })

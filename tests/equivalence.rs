@@ -10,7 +10,7 @@ use std::time::{Duration, Instant as Wall};
 use common::Server;
 use proptest::prelude::*;
 use redquorum::node::store::Store;
-use redquorum::protocol::message::{Holder, HolderValue, Key, Operation, Owner, Reply};
+use redquorum::protocol::message::{ClientId, Holder, HolderValue, Key, Operation, Owner, Reply};
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::validity::{Drift, Ttl};
 use redquorum::testing::RawNode;
@@ -176,7 +176,9 @@ fn close(expected: &Holder, real: &Holder) -> bool {
 fn memory_and_server_answer_alike() {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let node = runtime.block_on(RawNode::connect(&server.url())).expect("a connection");
+    let node = runtime
+        .block_on(RawNode::connect(&server.url(), ClientId::from_bytes([1; 16])))
+        .expect("a connection");
     let pair = std::cell::RefCell::new(Pair { server, node, store: Store::default(), started: Wall::now() });
     let config = ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
 

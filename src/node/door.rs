@@ -10,9 +10,11 @@ use std::task::{Context, Poll};
 
 use tokio::sync::{mpsc, watch};
 
+use super::hints::Hints;
 use super::mailbox::{Delivery, Request};
 use crate::protocol::debt::Debt;
-use crate::protocol::message::{ConnectionId, NotSent, Reply, ServerMessage, Unknown};
+use crate::protocol::line::NodeName;
+use crate::protocol::message::{ConnectionId, NotSent, Operation, Reply, ServerMessage, Unknown};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::time::Instant;
 
@@ -58,7 +60,8 @@ impl Debts {
         self.under_way.fetch_sub(count, Ordering::SeqCst);
     }
 
-    fn send(&self, notice: Notice) {
+    /// Tells it.
+    pub(super) fn send(&self, notice: Notice) {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         if self.notices.send(notice).is_err() {
             // The client is gone; the TTL clears what it leaves.
@@ -100,6 +103,11 @@ struct Door {
     trouble: Mutex<ServerMessage>,
     run_id: Mutex<Option<Arc<str>>>,
     debts: Arc<Debts>,
+    /// [`NodeName`] as bits; 0 while it is not known.
+    name: AtomicU64,
+    /// Wake-ups of this node do not reach us.
+    deaf: AtomicBool,
+    hints: Arc<Hints>,
 }
 
 /// The task's side of the door.
@@ -120,8 +128,14 @@ pub(crate) struct Call {
     door: Arc<Door>,
 }
 
-/// A node and the desk behind it. `debts` leads to the janitor.
-pub(crate) fn node(id: NodeId, address: Arc<str>, limits: Limits, debts: Arc<Debts>) -> (Node, Desk) {
+/// A node and the desk behind it. `debts` leads to the janitor; what releases tell of waiters goes to `hints`.
+pub(crate) fn node(
+    id: NodeId,
+    address: Arc<str>,
+    limits: Limits,
+    debts: Arc<Debts>,
+    hints: Arc<Hints>,
+) -> (Node, Desk) {
     let trouble: ServerMessage = "connecting".into();
     let door = Arc::new(Door {
         id,
@@ -134,6 +148,9 @@ pub(crate) fn node(id: NodeId, address: Arc<str>, limits: Limits, debts: Arc<Deb
         trouble: Mutex::new(trouble),
         run_id: Mutex::default(),
         debts,
+        name: AtomicU64::new(0),
+        deaf: AtomicBool::new(false),
+        hints,
     });
     let (sender, queue) = mpsc::unbounded_channel();
     let node = Node { door: door.clone(), queue: sender };
@@ -205,6 +222,17 @@ impl Node {
         self.door.run_id.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// What names the node for all clients alike, once it was connected.
+    pub(crate) fn name(&self) -> Option<NodeName> {
+        let bits = self.door.name.load(Ordering::Relaxed);
+        (bits != 0).then(|| NodeName::from_bits(bits))
+    }
+
+    /// Whether wake-ups of this node do not reach this client.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.door.deaf.load(Ordering::Relaxed)
+    }
+
     /// How the node stands, now and from now on.
     pub(crate) fn state(&self) -> watch::Receiver<State> {
         self.door.state.subscribe()
@@ -232,11 +260,14 @@ impl Door {
 }
 
 impl Desk {
-    /// A new connection takes calls from now on; to which run of which server, where it told. Returns its name.
-    pub(crate) fn open(&mut self, run_id: Option<Arc<str>>) -> ConnectionId {
+    /// A new connection takes calls from now on; to which run of which server, where it told. Returns its name. `name` is
+    /// the node's for all clients, and `deaf` says that it cannot wake this one.
+    pub(crate) fn open(&mut self, run_id: Option<Arc<str>>, name: NodeName, deaf: bool) -> ConnectionId {
         self.connections += 1;
         let door = &*self.door;
         *door.run_id.lock().unwrap_or_else(PoisonError::into_inner) = run_id;
+        door.name.store(name.to_bits(), Ordering::Relaxed);
+        door.deaf.store(deaf, Ordering::Relaxed);
         door.suspect.store(false, Ordering::Relaxed);
         door.connection.store(self.connections, Ordering::Release);
         door.set_state(State::Up);
@@ -313,6 +344,9 @@ impl Call {
         let settled = request.debt.as_ref().is_none_or(|debt| debt.is_settled_by(self.connection, &reply));
         if !settled {
             self.door.owe(request.debt);
+        }
+        if let Operation::HandOver { key, .. } = &request.operation {
+            self.door.hints.released(key, self.door.id, &reply);
         }
         let (node, connection) = (self.door.id, self.connection);
         let creates = request.operation.creates();

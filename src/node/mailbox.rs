@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::protocol::debt::Debt;
 use crate::protocol::message::{ConnectionId, Operation, Reply};
-use crate::protocol::quorum::NodeId;
+use crate::protocol::quorum::{NodeId, NodeSet};
 use crate::protocol::time::Instant;
 
 /// One operation on its way to a node.
@@ -44,9 +44,29 @@ pub(crate) struct Delivery {
 /// Answers that wait for their driver. Bounded by the calls that the driver has made.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
-    deliveries: Mutex<SmallVec<[Delivery; 4]>>,
+    news: Mutex<News>,
     waker: AtomicWaker,
     over: AtomicBool,
+}
+
+/// What has come since the last look.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    pub(crate) deliveries: SmallVec<[Delivery; 4]>,
+    pub(crate) signals: Signals,
+}
+
+/// What a waiter in line is told besides answers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Signals {
+    /// Its owner was woken.
+    pub(crate) woken: bool,
+    /// A look is worthwhile.
+    pub(crate) nudged: bool,
+    /// It is to look for all of its client from then on, or not any more.
+    pub(crate) leads: Option<Option<Instant>>,
+    /// These nodes take work again.
+    pub(crate) usable: NodeSet,
 }
 
 impl Mailbox {
@@ -56,8 +76,24 @@ impl Mailbox {
 
     /// Puts an answer in and wakes the driver.
     pub(crate) fn deliver(&self, delivery: Delivery) {
-        self.lock().push(delivery);
+        self.lock().deliveries.push(delivery);
         self.waker.wake();
+    }
+
+    /// Tells the waiter something and wakes it.
+    pub(crate) fn signal(&self, tell: impl FnOnce(&mut Signals)) {
+        tell(&mut self.lock().signals);
+        self.waker.wake();
+    }
+
+    /// Takes answers and signals out; pending while there is none. Only one task may poll at a time.
+    pub(crate) fn poll_news(&self, cx: &mut Context<'_>) -> Poll<News> {
+        self.waker.register(cx.waker());
+        let mut news = self.lock();
+        if news.deliveries.is_empty() && news.signals == Signals::default() {
+            return Poll::Pending;
+        }
+        Poll::Ready(std::mem::take(&mut *news))
     }
 
     /// Takes all answers out; pending while there is none. Only one task may poll at a time.
@@ -69,12 +105,12 @@ impl Mailbox {
 
     /// Takes all answers that are there.
     pub(crate) fn take(&self) -> SmallVec<[Delivery; 4]> {
-        std::mem::take(&mut *self.lock())
+        std::mem::take(&mut self.lock().deliveries)
     }
 
     /// Looks at the answers that are there, and leaves them.
     pub(crate) fn look(&self, mut look: impl FnMut(&Delivery)) {
-        self.lock().iter().for_each(&mut look);
+        self.lock().deliveries.iter().for_each(&mut look);
     }
 
     /// From now on nothing that creates a key may be sent again for this driver. Called before its first release is
@@ -89,8 +125,8 @@ impl Mailbox {
         self.over.load(Ordering::SeqCst)
     }
 
-    fn lock(&self) -> MutexGuard<'_, SmallVec<[Delivery; 4]>> {
+    fn lock(&self) -> MutexGuard<'_, News> {
         // Pushing and taking cannot leave the list half changed, so a panic elsewhere does not spoil it.
-        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner)
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,10 +11,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::store::Store;
-use super::{Call, Desk};
+use super::store::{Store, WakeUp};
+use super::{Call, Desk, Wakeups};
 use crate::clock::Clock;
+use crate::protocol::line::NodeName;
 use crate::protocol::message::{NotSent, Operation, Reply, Unknown};
+use crate::protocol::quorum::NodeId;
 use crate::protocol::time::Instant;
 
 /// One server in memory.
@@ -34,6 +36,16 @@ struct State {
     late: Vec<Operation>,
     /// How many operations were executed.
     executed: u64,
+    /// The connections of clients that listen for wake-ups.
+    listeners: Vec<Listener>,
+    /// Wake-ups do not reach clients that connect from now on.
+    deaf: bool,
+}
+
+/// One client's connection, listening.
+struct Listener {
+    wakeups: Arc<Wakeups>,
+    node: NodeId,
 }
 
 /// What is wrong with a server.
@@ -98,7 +110,34 @@ impl Server {
     fn execute(&self, operation: &Operation) -> Reply {
         let mut state = self.lock();
         state.executed += 1;
-        state.store.execute(operation, self.clock.now())
+        let reply = state.store.execute(operation, self.clock.now());
+        let woken = state.wake_ups();
+        drop(state);
+        for (listener, wake_up) in woken {
+            listener.wakeups.heard(listener.node, wake_up.owner, wake_up.key);
+        }
+        reply
+    }
+
+    /// Nobody can be woken by this server from now on, as with an ACL that forbids publishing.
+    pub(crate) fn forbid_wake_ups(&self) {
+        let mut state = self.lock();
+        state.deaf = true;
+        state.store.set_may_publish(false);
+    }
+
+    /// One client's connection listens for wake-ups. Returns whether it cannot be woken.
+    fn listen(&self, wakeups: &Arc<Wakeups>, node: NodeId) -> bool {
+        let mut state = self.lock();
+        state.store.subscribe(wakeups.client());
+        state.listeners.push(Listener { wakeups: wakeups.clone(), node });
+        state.deaf
+    }
+
+    fn listen_no_more(&self, wakeups: &Arc<Wakeups>) {
+        let mut state = self.lock();
+        state.store.unsubscribe(wakeups.client());
+        state.listeners.retain(|listener| !Arc::ptr_eq(&listener.wakeups, wakeups));
     }
 
     fn execute_later(&self, operation: Operation) {
@@ -107,6 +146,20 @@ impl Server {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The wake-ups that were published, each with the connection that hears of it. A server that loses replies loses
+    /// these too.
+    fn wake_ups(&mut self) -> Vec<(Listener, WakeUp)> {
+        let heard = !self.faults.loses_replies;
+        let wake_ups = self.store.take_wake_ups().into_iter().filter(|_| heard);
+        let listener = |wake_up: &WakeUp| {
+            let listener = self.listeners.iter().find(|listener| listener.wakeups.client() == wake_up.client);
+            listener.map(|Listener { wakeups, node }| Listener { wakeups: wakeups.clone(), node: *node })
+        };
+        wake_ups.filter_map(|wake_up| Some((listener(&wake_up)?, wake_up))).collect()
     }
 }
 
@@ -121,6 +174,7 @@ pub(crate) async fn serve(
     mut desk: Desk,
     server: Arc<Server>,
     reply_timeout: Duration,
+    wakeups: Arc<Wakeups>,
     clock: Clock,
     shutdown: CancellationToken,
 ) {
@@ -145,6 +199,7 @@ pub(crate) async fn serve(
         let session = Session {
             desk: &mut desk,
             server: &server,
+            wakeups: &wakeups,
             clock: &clock,
             suspect: reply_timeout.saturating_mul(3).max(Duration::from_millis(100)),
             replace: reply_timeout.saturating_mul(4).max(Duration::from_secs(1)),
@@ -160,6 +215,7 @@ pub(crate) async fn serve(
 struct Session<'a> {
     desk: &'a mut Desk,
     server: &'a Server,
+    wakeups: &'a Arc<Wakeups>,
     clock: &'a Clock,
     suspect: Duration,
     replace: Duration,
@@ -176,7 +232,9 @@ struct Waiting {
 impl Session<'_> {
     /// Returns whether the client is gone.
     async fn run(mut self, changed: &mut watch::Receiver<u64>, shutdown: &CancellationToken) -> bool {
-        let connection = self.desk.open(None);
+        let deaf = self.server.listen(self.wakeups, self.desk.id());
+        let name = NodeName::of(self.server.name().as_bytes());
+        let connection = self.desk.open(None, name, deaf);
         loop {
             self.work();
             if self.server.faults().crashed {
@@ -258,6 +316,7 @@ impl Session<'_> {
 
     /// Ends the connection. What a hung server had received is executed when it goes on.
     fn end(&mut self, trouble: &str) {
+        self.server.listen_no_more(self.wakeups);
         self.desk.close(trouble.into());
         let hung = self.server.faults().hung;
         for waiting in self.waiting.drain(..) {

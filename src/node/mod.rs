@@ -11,14 +11,22 @@
 #[cfg(feature = "runtime")]
 mod door;
 #[cfg(feature = "runtime")]
+mod hints;
+#[cfg(feature = "runtime")]
 mod mailbox;
 #[cfg(feature = "testing")]
 pub(crate) mod memory;
 #[cfg(feature = "runtime")]
 pub(crate) mod redis;
 pub mod store;
+#[cfg(feature = "runtime")]
+mod wakeups;
 
 #[cfg(feature = "runtime")]
 pub(crate) use door::{Call, Debts, Desk, Limits, Node, Notice, State, node};
 #[cfg(feature = "runtime")]
-pub(crate) use mailbox::{Delivery, Mailbox, Request};
+pub(crate) use hints::Hints;
+#[cfg(feature = "runtime")]
+pub(crate) use mailbox::{Delivery, Mailbox, News, Request};
+#[cfg(feature = "runtime")]
+pub(crate) use wakeups::{Registered, Seat, Wakeups};

@@ -4,18 +4,40 @@
 //! the server's time as an argument. Knows nothing of connections, faults or tasks: the in-memory node and the
 //! simulation add those.
 
+mod line;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::protocol::message::{Holder, HolderValue, Key, Operation, Owner, Reply};
+use self::line::{Ask, Line};
+use crate::protocol::message::{ClientId, Found, Holder, HolderValue, Key, Operation, Owner, Reply};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
 
-/// The keys of one server.
-#[derive(Clone, Debug, Default)]
+pub use self::line::WakeUp;
+
+/// The keys of one server, and the lines for them.
+#[derive(Clone, Debug)]
 pub struct Store {
     entries: BTreeMap<Key, Entry>,
+    lines: BTreeMap<Key, Line>,
+    /// Who listens on its channel, with how many connections.
+    subscribers: BTreeMap<ClientId, usize>,
+    may_publish: bool,
+    wake_ups: Vec<WakeUp>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            lines: BTreeMap::new(),
+            subscribers: BTreeMap::new(),
+            may_publish: true,
+            wake_ups: Vec::new(),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -40,6 +62,19 @@ impl Store {
             Operation::Claim { key, owner, ttl } => self.claim(key, *owner, *ttl, now),
             Operation::Extend { key, owner, ttl } => self.extend(key, *owner, *ttl, now),
             Operation::Release { key, owner } => self.release(key, *owner, now),
+            Operation::HandOver { key, owner, client, hand_over } => {
+                self.hand_over(key, (*owner, *client), *hand_over, now)
+            }
+            Operation::Queue { key, owner, client, polls, rename_from, score, hand_over } => {
+                let (owner, client, hand_over) = (*owner, *client, *hand_over);
+                let ask =
+                    Ask { owner, client, polls: *polls, earlier: *rename_from, score: *score, hand_over };
+                self.queue(key, &ask, now)
+            }
+            Operation::Inspect { key } => {
+                let waiting = self.waiting(key, now) as u32;
+                Reply::Found(Found { holder: self.holder(key, now), waiting })
+            }
         }
     }
 
@@ -125,6 +160,7 @@ impl Store {
     /// Forgets everything, as a restart without persistence does.
     pub fn wipe(&mut self) {
         self.entries.clear();
+        self.lines.clear();
     }
 
     fn insert(&mut self, key: &Key, value: StoredValue, ttl: Option<Duration>, now: Instant) {

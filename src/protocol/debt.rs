@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::message::{ConnectionId, Key, NotSent, Operation, Owner, Reply};
+use super::message::{ClientId, ConnectionId, Key, NotSent, Operation, Owner, Reply};
 use super::quorum::NodeId;
 use super::time::Instant;
 use super::validity::{Drift, Ttl};
@@ -48,6 +48,12 @@ pub struct Doubt {
 }
 
 impl Doubt {
+    /// What is known of an owner that a node names to us: it may be there, and nothing is on its way.
+    pub fn named(now: Instant, ttl: Ttl) -> Self {
+        let lives_until = now.after(ttl.duration());
+        Self { granted: true, written: true, lives_until, ..Self::default() }
+    }
+
     /// A set or claim was handed to a connection.
     pub fn wrote(&mut self, connection: ConnectionId, now: Instant, ttl: Ttl) {
         if self.connection != connection {
@@ -72,9 +78,16 @@ impl Doubt {
         }
         let unanswered = if connection == self.connection { &mut self.here } else { &mut self.elsewhere };
         *unanswered = unanswered.saturating_sub(1);
-        if matches!(reply, Reply::Granted) {
+        // Who stands in line may be given the key at any moment until it leaves.
+        if matches!(reply, Reply::Granted | Reply::Voted | Reply::Queued(_)) {
             self.granted = true;
         }
+    }
+
+    /// Whether everything sent went over this connection, so that the node has executed all of it before whatever was
+    /// sent there later.
+    pub fn is_all_on(&self, connection: ConnectionId) -> bool {
+        self.connection == connection && self.elsewhere == 0
     }
 
     /// Whether anything was ever written, so that the node must be told on release.
@@ -97,7 +110,7 @@ impl Doubt {
         let open = if connection == self.connection { self.elsewhere } else { unanswered };
         match reply {
             // An unanswered set on this connection may have made the deleted key as well as the old one elsewhere.
-            Reply::Granted => open == 0 || (unanswered == 1 && !self.granted),
+            Reply::Granted | Reply::HandedOver => open == 0 || (unanswered == 1 && !self.granted),
             reply if reply.denies_ownership() => open == 0,
             _ => false,
         }
@@ -113,6 +126,8 @@ pub struct Debt {
     pub key: Key,
     /// The owner to be cleared.
     pub owner: Owner,
+    /// Where the node may keep a line: who owes it, and the length of a hand-over.
+    line: Option<(ClientId, Ttl)>,
     doubt: Doubt,
     ends: Instant,
 }
@@ -122,7 +137,13 @@ impl Debt {
     /// last send + TTL + a margin for the clocks' rates and for the way.
     pub fn new(node: NodeId, key: Key, owner: Owner, doubt: Doubt, ttl: Ttl, drift: Drift) -> Self {
         let ends = doubt.lives_until.after(drift.allowance(ttl)).after(MARGIN);
-        Self { node, key, owner, doubt, ends }
+        Self { node, key, owner, line: None, doubt, ends }
+    }
+
+    /// The same on a node that may keep a line for the key: what settles it also hands over, and leaves the line.
+    pub fn in_line(mut self, client: ClientId, hand_over: Ttl) -> Self {
+        self.line = Some((client, hand_over));
+        self
     }
 
     /// When it ends at the latest.
@@ -137,7 +158,11 @@ impl Debt {
 
     /// The command that settles it.
     pub fn operation(&self) -> Operation {
-        Operation::Release { key: self.key.clone(), owner: self.owner }
+        let (key, owner) = (self.key.clone(), self.owner);
+        match self.line {
+            Some((client, hand_over)) => Operation::HandOver { key, owner, client, hand_over },
+            None => Operation::Release { key, owner },
+        }
     }
 }
 

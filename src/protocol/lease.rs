@@ -14,7 +14,9 @@
 use std::time::Duration;
 
 use super::debt::{Debt, Doubt};
+use super::line::{self, Lines};
 use super::message::{ConnectionId, Key, NotSent, Operation, Owner, Reply};
+use super::patience::Patience;
 use super::quorum::{NodeId, NodeSet, Quorum};
 use super::round::{Round, Verdict, Vote};
 use super::time::Instant;
@@ -167,6 +169,15 @@ pub struct Lease {
     longest: Ttl,
     doubts: Box<[Doubt]>,
     event: Option<Event>,
+    /// Where a release hands over.
+    lines: Option<Lines>,
+    /// The worst round trip of a granting node: what a hand-over has to allow for.
+    round_trip: Duration,
+    /// The node whose vote stands behind a claim.
+    voted_by: Option<NodeId>,
+    /// The claim failed, and what is open on that node is the waiter's, as soon as it takes it.
+    surrenders: bool,
+    patience: Option<Patience>,
 }
 
 impl Lease {
@@ -186,7 +197,40 @@ impl Lease {
             longest: terms.ttl,
             doubts: vec![Doubt::default(); nodes].into_boxed_slice(),
             event: None,
+            lines: None,
+            round_trip: Duration::ZERO,
+            voted_by: None,
+            surrenders: false,
+            patience: None,
         }
+    }
+
+    /// Tells where the line for the key may be kept. Before the first command is polled.
+    pub fn with_lines(mut self, lines: Lines) -> Self {
+        self.lines = Some(lines);
+        self
+    }
+
+    /// Makes this the claim of a waiter to whom `node` gave its vote: what the waiter sent there under this owner is
+    /// `doubt`. A `patient` claim asks refusing nodes again within its round. Before the first command is polled.
+    ///
+    /// Where the claim fails, the undo spares that node: the vote there is the waiter's, see [`Lease::surrender`].
+    pub fn voted_by(mut self, node: NodeId, doubt: Doubt, patient: bool) -> Self {
+        if let Some(own) = self.doubts.get_mut(node.index()) {
+            *own = doubt;
+            self.voted_by = Some(node);
+        }
+        let started = self.round.started();
+        let deadline = started.after(self.terms.reply_timeout);
+        self.patience = patient.then(|| Patience::new(self.terms.quorum, started, deadline));
+        self
+    }
+
+    /// After a failed claim: what is open on the node that had voted, for the waiter who keeps that vote. Not taken, it
+    /// is released when the lease is abandoned.
+    pub fn surrender(&mut self) -> Option<Doubt> {
+        let node = self.voted_by.filter(|_| std::mem::take(&mut self.surrenders))?;
+        self.doubts.get(node.index()).copied()
     }
 
     /// Asks all nodes for a longer life of the key. [`Event::Extended`] or [`Event::NotExtended`] follows. An
@@ -215,12 +259,14 @@ impl Lease {
     pub fn abandon(&mut self, now: Instant) {
         if self.end().is_none() {
             self.start_release(now);
+        } else if let (true, Some(node)) = (std::mem::take(&mut self.surrenders), self.voted_by) {
+            self.unsent.insert(node);
         }
     }
 
     /// The next call to make. Report each with [`Lease::handle_sent`] before the next.
     pub fn poll_send(&mut self) -> Option<Send> {
-        let node = self.unsent.pop()?;
+        let node = self.next_unsent()?;
         let (key, owner) = (self.key.clone(), self.owner);
         let ttl = self.terms.ttl;
         let operation = match self.request {
@@ -228,7 +274,12 @@ impl Lease {
             Request::Acquire(Asking::Claim) => Operation::Claim { key, owner, ttl },
             Request::Extend(ttl) => Operation::Extend { key, owner, ttl },
             Request::Heal(ttl) => Operation::Claim { key, owner, ttl },
-            Request::Release | Request::Undo => Operation::Release { key, owner },
+            Request::Release | Request::Undo => match self.lines.filter(|lines| lines.nodes.contains(node)) {
+                Some(Lines { client, .. }) => {
+                    Operation::HandOver { key, owner, client, hand_over: self.hand_over() }
+                }
+                None => Operation::Release { key, owner },
+            },
         };
         let (call, debt) = match self.request {
             Request::Release => (self.call, self.debt(node)),
@@ -236,6 +287,19 @@ impl Lease {
             _ => (self.call, None),
         };
         Some(Send { node, call, operation, debt })
+    }
+
+    fn next_unsent(&mut self) -> Option<NodeId> {
+        let node = self.unsent.pop()?;
+        let releases = matches!(self.request, Request::Release | Request::Undo);
+        match self.lines.filter(|lines| releases && lines.best == node) {
+            Some(_) if !self.unsent.is_empty() => {
+                let other = self.unsent.pop();
+                self.unsent.insert(node);
+                other
+            }
+            _ => Some(node),
+        }
     }
 
     /// What became of a call at the node's door: on which connection it went, or why it did not.
@@ -277,13 +341,29 @@ impl Lease {
 
     /// The moment of [`Lease::poll_timeout`] has come.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if self.poll_timeout().is_some_and(|deadline| deadline <= now) && self.round.expire(now) {
+        if self.round.verdict() == Verdict::Pending {
+            while let Some(node) = self.patience.as_mut().and_then(|patience| patience.poll_again(now)) {
+                self.unsent.insert(node);
+            }
+            while let Some((node, refusal)) =
+                self.patience.as_mut().and_then(|patience| patience.poll_final(now))
+            {
+                self.count(node, refusal, now);
+            }
+        }
+        if self.reply_deadline().is_some_and(|deadline| deadline <= now) && self.round.expire(now) {
             self.decided(now);
         }
     }
 
-    /// When the current round stops waiting for answers; `None` once it is decided.
+    /// When the current round stops waiting for answers, or asks a node again; `None` once it is decided.
     pub fn poll_timeout(&self) -> Option<Instant> {
+        let deadline = self.reply_deadline()?;
+        let again = self.patience.as_ref().and_then(Patience::poll_timeout);
+        Some(again.map_or(deadline, |again| again.min(deadline)))
+    }
+
+    fn reply_deadline(&self) -> Option<Instant> {
         let waiting = self.round.verdict() == Verdict::Pending;
         waiting.then(|| self.round.started().after(self.terms.reply_timeout))
     }
@@ -339,6 +419,7 @@ impl Lease {
         self.call = CallId((self.call.0 + 1) % UNDO.0);
         self.unsent = self.terms.quorum.all();
         self.event = None;
+        self.patience = None;
         self.round.restart(now);
     }
 
@@ -346,6 +427,18 @@ impl Lease {
         if call != self.call {
             return;
         }
+        // The key was taken from us, which is what was asked; to whom it went is not this lease's business.
+        let reply = if reply == Reply::HandedOver { Reply::Granted } else { reply };
+        let reply = match &mut self.patience {
+            Some(patience) if self.round.verdict() == Verdict::Pending => patience.take(node, reply, now),
+            _ => Some(reply),
+        };
+        if let Some(reply) = reply {
+            self.count(node, reply, now);
+        }
+    }
+
+    fn count(&mut self, node: NodeId, reply: Reply, now: Instant) {
         let heal = matches!(self.request, Request::Extend(_) | Request::Heal(_)) && reply == Reply::Absent;
         if self.round.record(node, reply, now) {
             self.decided(now);
@@ -375,6 +468,8 @@ impl Lease {
         if remaining < self.terms.min_validity || remaining.is_zero() {
             return self.fail(Failure::Exhausted { remaining });
         }
+        let granted = self.round.votes().iter().filter(|vote| vote.reply == Some(Reply::Granted));
+        self.round_trip = granted.map(|vote| vote.elapsed).max().unwrap_or_default();
         self.phase = Phase::Held(validity);
         self.event = Some(Event::Held(validity));
     }
@@ -382,6 +477,10 @@ impl Lease {
     /// The undo goes out with the failure, on the same ordered connections as the sets before it.
     fn fail(&mut self, failure: Failure) {
         self.start_undo(End::NotAcquired);
+        if let Some(node) = self.voted_by {
+            self.unsent.remove(node);
+            self.surrenders = true;
+        }
         self.event = Some(Event::Failed(failure));
     }
 
@@ -475,8 +574,19 @@ impl Lease {
 
     fn debt(&self, node: NodeId) -> Option<Debt> {
         let doubt = *self.doubts.get(node.index())?;
-        let owed = || Debt::new(node, self.key.clone(), self.owner, doubt, self.longest, self.terms.drift);
-        (!doubt.is_clear()).then(owed)
+        if doubt.is_clear() {
+            return None;
+        }
+        let debt = Debt::new(node, self.key.clone(), self.owner, doubt, self.longest, self.terms.drift);
+        let lines = self.lines.filter(|lines| lines.nodes.contains(node));
+        Some(match lines {
+            Some(lines) => debt.in_line(lines.client, self.hand_over()),
+            None => debt,
+        })
+    }
+
+    fn hand_over(&self) -> Ttl {
+        line::hand_over(self.round_trip, self.terms.ttl)
     }
 
     fn released(&self, verdict: Verdict) -> Released {

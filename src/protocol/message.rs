@@ -95,6 +95,29 @@ impl fmt::Display for Owner {
     }
 }
 
+/// A client as the lines on the nodes know it: the 16 bytes of a uuid, the same on all nodes and for all its
+/// connections. It names the channel on which the client is woken.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ClientId([u8; 16]);
+
+impl ClientId {
+    /// A client of these random bytes.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The client on the server: 32 lower-case hex digits.
+    pub fn to_hex(self) -> OwnerHex {
+        Owner(self.0).to_hex()
+    }
+}
+
+impl fmt::Debug for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&Owner(self.0), f)
+    }
+}
+
 /// One connection to one node, in the order in which they were made. A node executes the commands of one connection
 /// in the order of their sending; across connections nothing is known. Zero is no connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -130,19 +153,54 @@ pub enum Operation {
         /// Its life from execution on.
         ttl: Ttl,
     },
-    /// Delete the key if it carries this owner.
+    /// Delete the key if it carries this owner: on a node that keeps no line for the key.
     Release {
         /// The key.
         key: Key,
         /// The value it must carry.
         owner: Owner,
     },
+    /// The release on a node that may keep a line for the key: takes the owner's entry out of the line, and if the key
+    /// carries this owner or is absent, gives it to the first live waiter; without one, deletes it.
+    HandOver {
+        /// The key.
+        key: Key,
+        /// The value it must carry.
+        owner: Owner,
+        /// Whose owner it is.
+        client: ClientId,
+        /// The life of the vote that the next waiter gets, in which it has to claim.
+        hand_over: Ttl,
+    },
+    /// Stand in the line for the key, or look again. With the key free and nobody live before it, the owner gets the
+    /// node's vote for the length of a hand-over.
+    Queue {
+        /// The key.
+        key: Key,
+        /// The owner that stands in line.
+        owner: Owner,
+        /// Whose owner it is.
+        client: ClientId,
+        /// Whether this client cannot be woken and looks by itself.
+        polls: bool,
+        /// Take over the entry and the vote of this owner, which is never sent again.
+        rename_from: Option<Owner>,
+        /// The place held before on this same node, should the node have dropped it.
+        score: Option<u64>,
+        /// The life of the vote.
+        hand_over: Ttl,
+    },
+    /// Who holds the key, and how many wait for it.
+    Inspect {
+        /// The key.
+        key: Key,
+    },
 }
 
 impl Operation {
     /// Whether this operation can bring a key into being, so that a lost reply leaves a doubt.
     pub fn creates(&self) -> bool {
-        matches!(self, Self::Set { .. } | Self::Claim { .. })
+        matches!(self, Self::Set { .. } | Self::Claim { .. } | Self::Queue { .. })
     }
 
     /// The key it is about.
@@ -151,18 +209,29 @@ impl Operation {
             Self::Set { key, .. }
             | Self::Claim { key, .. }
             | Self::Extend { key, .. }
-            | Self::Release { key, .. } => key,
+            | Self::Release { key, .. }
+            | Self::HandOver { key, .. }
+            | Self::Queue { key, .. }
+            | Self::Inspect { key } => key,
         }
     }
 
-    /// The owner it carries.
-    pub fn owner(&self) -> Owner {
+    /// The owner it carries: none for a mere look.
+    pub fn owner(&self) -> Option<Owner> {
         match self {
             Self::Set { owner, .. }
             | Self::Claim { owner, .. }
             | Self::Extend { owner, .. }
-            | Self::Release { owner, .. } => *owner,
+            | Self::Release { owner, .. }
+            | Self::HandOver { owner, .. }
+            | Self::Queue { owner, .. } => Some(*owner),
+            Self::Inspect { .. } => None,
         }
+    }
+
+    /// Whether it takes its owner off the node: after it, nothing that creates a key may be sent for that owner.
+    pub fn releases(&self) -> bool {
+        matches!(self, Self::Release { .. } | Self::HandOver { .. })
     }
 
     /// Its name in logs.
@@ -172,6 +241,9 @@ impl Operation {
             Self::Claim { .. } => "claim",
             Self::Extend { .. } => "extend",
             Self::Release { .. } => "release",
+            Self::HandOver { .. } => "hand over",
+            Self::Queue { .. } => "queue",
+            Self::Inspect { .. } => "inspect",
         }
     }
 }
@@ -189,6 +261,16 @@ pub enum Reply {
     Absent,
     /// The key is absent or somebody else's; the server did not say which (native compare-and-delete).
     NotOurs,
+    /// The key was given to the first in line in this owner's place (hand over): as good as deleted.
+    HandedOver,
+    /// The node's vote for the length of a hand-over (queue). Never counted as a grant: it must be claimed (rule 1).
+    Voted,
+    /// In line (queue).
+    Queued(Place),
+    /// Too many stand in line already (queue).
+    LineFull,
+    /// What there is (inspect).
+    Found(Found),
     /// The server said no *before* executing.
     Refused(ServerMessage),
     /// Nothing was written to the node.
@@ -198,10 +280,37 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// Whether the node itself said so.
+    pub fn is_an_answer(&self) -> bool {
+        !matches!(self, Self::NotSent(_) | Self::Unknown(_))
+    }
+
     /// Whether the node certainly does not carry our owner now.
     pub fn denies_ownership(&self) -> bool {
         matches!(self, Self::Held(_) | Self::Absent | Self::NotOurs)
     }
+}
+
+/// A place in the line for a key, as its node tells it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// How many stand before, the dead included that nobody has noticed yet.
+    pub before: u32,
+    /// The place for good: given back to the same node, it restores the place.
+    pub score: u64,
+    /// Whether the node had dropped the entry and took it back at its old place, or never had it.
+    pub entered: bool,
+    /// Who holds the key, and how much longer; nobody where the key is free but somebody live stands before.
+    pub holder: Option<Holder>,
+}
+
+/// What one node knows of a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Who holds it, and how much longer.
+    pub holder: Option<Holder>,
+    /// How many wait in line.
+    pub waiting: u32,
 }
 
 /// What a server or the network said, fit to be shown: one line of bounded length, without secrets. It may repeat the

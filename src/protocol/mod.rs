@@ -10,8 +10,11 @@
 pub mod backoff;
 pub mod debt;
 pub mod lease;
+pub mod line;
 pub mod message;
+mod patience;
 pub mod quorum;
 pub mod round;
 pub mod time;
 pub mod validity;
+pub mod waiter;

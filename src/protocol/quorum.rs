@@ -40,7 +40,7 @@ impl fmt::Debug for NodeId {
 }
 
 /// A set of nodes.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct NodeSet(u64);
 
 impl NodeSet {
@@ -55,6 +55,11 @@ impl NodeSet {
     /// Adds a node.
     pub fn insert(&mut self, node: NodeId) {
         self.0 |= 1 << node.0;
+    }
+
+    /// Takes a node out.
+    pub fn remove(&mut self, node: NodeId) {
+        self.0 &= !(1 << node.0);
     }
 
     /// Whether the node is in the set.

@@ -63,6 +63,12 @@ impl Ttl {
         Ok(checked)
     }
 
+    /// A life that no holder relies on, such as a hand-over's: whole milliseconds, at least one. Nothing is subtracted
+    /// from it, so nothing is checked.
+    pub fn unchecked(duration: Duration) -> Self {
+        Self(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).clamp(1, (i64::MAX / 2) as u64))
+    }
+
     /// The TTL in milliseconds, as sent to servers.
     pub fn as_millis(self) -> u64 {
         self.0

@@ -6,12 +6,19 @@ use std::time::Duration;
 use rand::TryRng;
 use rand::rngs::SysRng;
 
+use smallvec::SmallVec;
+
 use super::driver::Driver;
+use super::in_line::{self, Ended};
 use crate::config::Wait;
 use crate::error::AcquireError;
+use crate::node::Node;
 use crate::protocol::backoff::{Backoff, Cause};
 use crate::protocol::lease::{Asking, Event, Failure, Lease, Terms};
-use crate::protocol::message::{Key, Owner};
+use crate::protocol::line::{self, Lines, Ranks};
+use crate::protocol::message::{Holder, Key, Owner};
+use crate::protocol::quorum::NodeId;
+use crate::protocol::round::Round;
 use crate::protocol::time::Instant;
 use crate::report::Report;
 use crate::shared::{Counted, Shared};
@@ -28,11 +35,12 @@ pub(crate) struct Request {
 }
 
 /// Acquires. Each attempt has an owner of its own (rule 2); one that failed is undone before the next begins, on the
-/// same ordered connections.
+/// same ordered connections. Where somebody else has the lock, stands in line for it; where no line can be used, asks
+/// again after a pause.
 ///
 /// # Cancellation safety
 ///
-/// Dropping the future undoes what was set: the driver does, wherever it stands.
+/// Dropping the future undoes what was set and leaves the line: the driver and the waiter do, wherever they stand.
 pub(crate) async fn acquire(
     shared: &Arc<Shared>,
     request: &Request,
@@ -43,21 +51,39 @@ pub(crate) async fn acquire(
         Wait::AtMost(limit) => started.after(limit),
         Wait::Unlimited => Instant::FAR_FUTURE,
     };
+    let ranks = ranks(shared, &request.key);
+    let lines = ranks.lines(shared.wakeups.client());
     let (least, most) = shared.config.retry;
     let mut backoff = Backoff::new(least, most);
     let mut asking = Asking::Set;
+    let mut last = None;
+    let mut in_line = request.wait != Wait::No && shared.hints.contains(&request.key);
     loop {
-        let (error, cause) = match attempt(shared, request, asking).await? {
-            Ok(held) => return Ok(held),
-            Err(failed) => failed,
-        };
-        if request.wait == Wait::No {
-            return Err(error);
+        if in_line {
+            match Box::pin(in_line::wait(shared, request, ranks, deadline, &mut last)).await? {
+                Ended::Acquired(held) => return Ok(*held),
+                Ended::WaitOver(holder) => return Err(wait_over(shared, request, started, last, holder)),
+                Ended::Unable => in_line = false,
+            }
+        } else {
+            match attempt(shared, request, lines, asking).await? {
+                Ok(held) => return Ok(held),
+                Err((error, _)) if request.wait == Wait::No => return Err(error),
+                Err(failed) => {
+                    // The first refusal leads into the line, a later one only back to it where it could not be used.
+                    in_line = asking == Asking::Set && failed.0.is_contention();
+                    last = Some(failed);
+                }
+            }
         }
         let now = shared.clock.now();
         if now >= deadline {
-            return Err(AcquireError::WaitOver { waited: now.since(started), last: Box::new(error) });
+            return Err(wait_over(shared, request, started, last, None));
         }
+        if in_line {
+            continue;
+        }
+        let cause = last.as_ref().map_or(Cause::Held(None), |(_, cause)| *cause);
         // The last pause ends with the wait, and the last attempt follows it at once.
         let pause = backoff.next(cause, rand::random()).max(LEAST_PAUSE);
         let wake = now.after(pause).min(deadline);
@@ -67,16 +93,48 @@ pub(crate) async fn acquire(
             () = shared.clock.sleep_until(wake) => {}
         }
         // Only a script tells how long the holder's key will live, which is worth knowing once there is a holder.
-        asking = Asking::Claim;
+        if last.as_ref().is_some_and(|(error, _)| error.is_contention()) {
+            asking = Asking::Claim;
+        }
     }
 }
 
-type Failed = (AcquireError, Cause);
+/// The nodes that may keep the line for a key.
+pub(crate) fn ranks(shared: &Shared, key: &Key) -> Ranks {
+    let names: SmallVec<[_; 8]> = shared.nodes.iter().map(Node::name).collect();
+    line::rank(key.as_bytes(), &names, shared.quorum)
+}
+
+fn wait_over(
+    shared: &Shared,
+    request: &Request,
+    started: Instant,
+    last: Option<Failed>,
+    holder: Option<(NodeId, Option<Holder>)>,
+) -> AcquireError {
+    let waited = shared.clock.now().since(started);
+    let (error, _) = last.unwrap_or_else(|| {
+        let round = Round::new(shared.quorum, started);
+        let report = Report::new(&round, &shared.nodes);
+        (AcquireError::Held { key: request.key.to_string(), report }, Cause::Held(None))
+    });
+    let last = match (error, holder) {
+        // The line's node was asked last, and knows best.
+        (AcquireError::Held { key, report }, Some((node, Some(holder)))) => {
+            AcquireError::Held { key, report: report.with_holder(node, holder, waited) }
+        }
+        (error, _) => error,
+    };
+    AcquireError::WaitOver { waited, last: Box::new(last) }
+}
+
+pub(super) type Failed = (AcquireError, Cause);
 
 /// One round under an owner of its own.
 async fn attempt(
     shared: &Arc<Shared>,
     request: &Request,
+    lines: Lines,
     asking: Asking,
 ) -> Result<Result<(Driver, Counted), Failed>, AcquireError> {
     // Counted before it is asked whether the client closes: so a client that closes sees it, or it sees the closing.
@@ -87,7 +145,7 @@ async fn attempt(
     // Made before the clock starts: asking the kernel is no part of the round.
     let owner = new_owner()?;
     let key = request.key.clone();
-    let lease = Lease::acquire(request.terms, key, owner, asking, shared.clock.now());
+    let lease = Lease::acquire(request.terms, key, owner, asking, shared.clock.now()).with_lines(lines);
     let mut driver = Driver::start(lease, shared.nodes.clone(), shared.clock.clone());
     let event = driver.event().await;
     // No lock is born on a client that closes. And without the client's tasks, which end with its runtime, waiting would
@@ -108,7 +166,7 @@ async fn attempt(
     }
 }
 
-fn explain(shared: &Shared, request: &Request, driver: &Driver, failure: Failure) -> Failed {
+pub(super) fn explain(shared: &Shared, request: &Request, driver: &Driver, failure: Failure) -> Failed {
     let round = driver.lease().round();
     let key = request.key.to_string();
     let report = Report::new(round, &shared.nodes);
@@ -128,7 +186,7 @@ fn explain(shared: &Shared, request: &Request, driver: &Driver, failure: Failure
 
 /// 128 bits from the operating system's generator. A generator in this process would be copied by a fork, and two
 /// processes would then share owners.
-fn new_owner() -> Result<Owner, AcquireError> {
+pub(super) fn new_owner() -> Result<Owner, AcquireError> {
     let mut bytes = [0; 16];
     match SysRng.try_fill_bytes(&mut bytes) {
         Ok(()) => Ok(Owner::from_bytes(bytes)),

@@ -12,9 +12,9 @@ use smallvec::SmallVec;
 
 use super::term::Watched;
 use crate::clock::Clock;
-use crate::node::{Delivery, Mailbox, Node, Request};
+use crate::node::{Delivery, Mailbox, Node, Registered, Request};
+use crate::protocol::debt::Doubt;
 use crate::protocol::lease::{CallId, Event, Lease};
-use crate::protocol::message::Operation;
 use crate::protocol::round::Round;
 
 /// A lease and its calls in flight.
@@ -25,13 +25,15 @@ pub(crate) struct Driver {
     nodes: Arc<[Node]>,
     clock: Clock,
     watched: Watched,
+    /// Where the owner stood in line: until its releases have been handed to the nodes, it is listened for.
+    registered: Option<Registered>,
 }
 
 impl Driver {
     /// Starts what the lease wants started.
     pub(crate) fn start(lease: Lease, nodes: Arc<[Node]>, clock: Clock) -> Self {
         let watched = Watched::default();
-        let mut driver = Self { lease, mailbox: Mailbox::new(), nodes, clock, watched };
+        let mut driver = Self { lease, mailbox: Mailbox::new(), nodes, clock, watched, registered: None };
         driver.pump();
         driver
     }
@@ -55,6 +57,19 @@ impl Driver {
     /// Those who watch the lease.
     pub(crate) fn watched(&self) -> &Watched {
         &self.watched
+    }
+
+    /// Keeps the owner listened for as long as the driver lives.
+    pub(crate) fn listen(&mut self, registered: Option<Registered>) {
+        self.registered = registered;
+    }
+
+    /// After a failed claim: what is open on the node that had voted. It is the waiter's from now on, under another
+    /// owner; this one is not sent again in any form.
+    pub(crate) fn surrender(&mut self) -> Doubt {
+        self.take_answers();
+        self.mailbox.end();
+        self.lease.surrender().unwrap_or_default()
     }
 
     /// Changes the lease and starts what follows.
@@ -113,7 +128,7 @@ impl Driver {
     fn pump(&mut self) {
         self.watched.tell(&self.lease);
         while let Some(send) = self.lease.poll_send() {
-            if matches!(send.operation, Operation::Release { .. }) {
+            if send.operation.releases() {
                 self.mailbox.end();
             }
             let Some(node) = self.nodes.get(send.node.index()) else { continue };

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::node::{Debts, Mailbox, Node, Notice, Request};
+use crate::node::{Debts, Mailbox, Node, Notice, Request, Wakeups};
 use crate::protocol::debt::{DebtId, Ledger, Settled};
 use crate::protocol::message::{ConnectionId, Reply};
 use crate::protocol::time::Instant;
@@ -27,6 +27,7 @@ pub(crate) async fn run(
     clock: Clock,
     shutdown: CancellationToken,
     balance: watch::Sender<Balance>,
+    wakeups: Arc<Wakeups>,
 ) {
     let mut taken = 0;
     let mut ledger = Ledger::default();
@@ -34,7 +35,7 @@ pub(crate) async fn run(
     loop {
         // All that has happened first, so that one look at the ledger serves for it.
         while let Ok(notice) = notices.try_recv() {
-            take(&mut ledger, notice, clock.now());
+            take(&mut ledger, &wakeups, notice, clock.now());
             taken += 1;
         }
         for answer in mailbox.take() {
@@ -56,7 +57,7 @@ pub(crate) async fn run(
             }
             notice = notices.recv() => match notice {
                 Some(notice) => {
-                    take(&mut ledger, notice, clock.now());
+                    take(&mut ledger, &wakeups, notice, clock.now());
                     taken += 1;
                 }
                 None => return,
@@ -66,13 +67,16 @@ pub(crate) async fn run(
     }
 }
 
-fn take(ledger: &mut Ledger, notice: Notice, now: Instant) {
+fn take(ledger: &mut Ledger, wakeups: &Wakeups, notice: Notice, now: Instant) {
     match notice {
         Notice::Owed(debt) => {
             tracing::debug!(node = %debt.node, key = %debt.key, owner = %debt.owner, "outcome open, to be settled");
             ledger.owe(debt, now);
         }
-        Notice::Usable(node) => ledger.handle_usable(node, now),
+        Notice::Usable(node) => {
+            ledger.handle_usable(node, now);
+            wakeups.usable(node);
+        }
     }
 }
 

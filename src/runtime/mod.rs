@@ -3,5 +3,8 @@
 pub(crate) mod acquire;
 pub(crate) mod alarm;
 pub(crate) mod driver;
+pub(crate) mod in_line;
+pub(crate) mod inspect;
 pub(crate) mod janitor;
+pub(crate) mod pace;
 pub(crate) mod term;

@@ -10,5 +10,6 @@ mod closing;
 mod common;
 mod drops;
 mod histories;
+mod line;
 mod loss;
 mod support;

@@ -5,7 +5,7 @@
 
 use redquorum::protocol::debt::{Debt, Ledger};
 use redquorum::protocol::lease::{Event as LeaseEvent, Lease, Send};
-use redquorum::protocol::message::{Operation, Reply};
+use redquorum::protocol::message::Reply;
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
 
@@ -196,7 +196,7 @@ impl World {
         let Send { node, call, operation, debt } = send;
         let Tenure { client, owner, .. } = self.tenures[tenure];
         self.witness_call(tenure, node, call, &operation);
-        let releases = matches!(operation, Operation::Release { .. });
+        let releases = operation.releases();
         if releases {
             self.witness_release(tenure, node, debt.as_ref());
             if self.swallows_release(owner, node) {

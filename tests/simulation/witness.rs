@@ -123,7 +123,7 @@ impl World {
         let record = &mut self.owners[owner];
         let on_node = &mut record.nodes[node];
         match operation {
-            Operation::Release { .. } => return,
+            Operation::Release { .. } | Operation::HandOver { .. } | Operation::Inspect { .. } => return,
             Operation::Set { ttl, .. } | Operation::Claim { ttl, .. } => {
                 if on_node.written && on_node.connection != connection_id(connection) {
                     self.counters.add(Seen::SetOnTwoConnections);
@@ -132,6 +132,7 @@ impl World {
                 on_node.connection = connection_id(connection);
                 record.longest_ttl = record.longest_ttl.max(ttl.as_millis());
             }
+            Operation::Queue { .. } => on_node.written = true,
             Operation::Extend { ttl, .. } => record.longest_ttl = record.longest_ttl.max(ttl.as_millis()),
         }
         on_node.last_sent = local;
@@ -143,9 +144,10 @@ impl World {
         let (started, started_locally) = (self.now, self.client_now(self.tenures[tenure].client));
         let Tenure { owner, round, valid_until, resuming, .. } = &mut self.tenures[tenure];
         let kind = match operation {
-            Operation::Release { .. } => RoundKind::Release,
+            Operation::Release { .. } | Operation::HandOver { .. } => RoundKind::Release,
             Operation::Extend { .. } => RoundKind::Extend,
             Operation::Set { .. } | Operation::Claim { .. } => RoundKind::Acquire,
+            Operation::Queue { .. } | Operation::Inspect { .. } => return,
         };
         if round.call != call {
             *round = RoundWitness { call, kind, started, started_locally, ..RoundWitness::unstarted() };

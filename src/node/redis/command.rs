@@ -8,11 +8,18 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, Script, Value};
 
-use crate::protocol::message::{Holder, HolderValue, Operation, Reply, ServerMessage, Unknown};
+use super::names;
+use crate::protocol::line::MOST_IN_LINE;
+use crate::protocol::message::{
+    Found, Holder, HolderValue, Operation, Owner, OwnerHex, Place, Reply, ServerMessage, Unknown,
+};
 
 static CLAIM: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/claim.lua")));
 static EXTEND: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/extend.lua")));
 static RELEASE: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/release.lua")));
+static HAND_OVER: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/hand_over.lua")));
+static QUEUE: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/queue.lua")));
+static INSPECT: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/inspect.lua")));
 
 /// A script and its digest.
 struct Source {
@@ -27,8 +34,8 @@ impl Source {
 }
 
 /// The scripts, for loading them on a new connection.
-pub(super) fn sources() -> [&'static str; 3] {
-    [CLAIM.code, EXTEND.code, RELEASE.code]
+pub(super) fn sources() -> [&'static str; 6] {
+    [CLAIM.code, EXTEND.code, RELEASE.code, HAND_OVER.code, QUEUE.code, INSPECT.code]
 }
 
 /// What the server at the other end can do. Found out by its version; taken back for the rest of the connection when
@@ -80,29 +87,27 @@ pub(super) fn form(operation: &Operation, abilities: Abilities) -> Form {
         Operation::Set { .. } if abilities.set_get => Form::SetGet,
         Operation::Set { .. } => Form::Set,
         Operation::Release { .. } => abilities.delete.map_or(Form::Digest, Form::Delete),
-        Operation::Claim { .. } | Operation::Extend { .. } => Form::Digest,
+        Operation::Claim { .. }
+        | Operation::Extend { .. }
+        | Operation::HandOver { .. }
+        | Operation::Queue { .. }
+        | Operation::Inspect { .. } => Form::Digest,
     }
 }
 
-/// The operation in this form, as a command.
-pub(super) fn encode(operation: &Operation, form: Form) -> Cmd {
+/// The operation in this form, as a command. `prefix` is the client's.
+pub(super) fn encode(operation: &Operation, form: Form, prefix: &[u8]) -> Cmd {
     let key = operation.key().as_bytes();
-    let owner = operation.owner().to_hex();
+    let owner = operation.owner().map(Owner::to_hex).unwrap_or_default();
     // One allocation for the bytes: the arguments and some 16 bytes of framing each.
     let mut cmd = Cmd::with_capacity(8, key.len() + 200);
-    let ttl = match operation {
-        Operation::Set { ttl, .. } | Operation::Claim { ttl, .. } | Operation::Extend { ttl, .. } => {
-            Some(ttl.as_millis())
-        }
-        Operation::Release { .. } => None,
-    };
     match form {
         Form::Set | Form::SetGet => {
             cmd.arg("SET").arg(key).arg(&owner[..]).arg("NX");
             if form == Form::SetGet {
                 cmd.arg("GET");
             }
-            cmd.arg("PX").arg(ttl);
+            cmd.arg("PX").arg(ttl(operation));
         }
         Form::Delete(NativeDelete::Delex) => {
             cmd.arg("DELEX").arg(key).arg("IFEQ").arg(&owner[..]);
@@ -116,10 +121,55 @@ pub(super) fn encode(operation: &Operation, form: Form) -> Cmd {
                 Form::Digest => cmd.arg("EVALSHA").arg(source.digest.as_str()),
                 _ => cmd.arg("EVAL").arg(source.code),
             };
-            cmd.arg(1).arg(key).arg(&owner[..]).arg(ttl);
+            script_arguments(&mut cmd, operation, &owner, prefix);
         }
     }
     cmd
+}
+
+fn script_arguments(cmd: &mut Cmd, operation: &Operation, owner: &OwnerHex, prefix: &[u8]) {
+    match operation {
+        Operation::Set { key, .. }
+        | Operation::Claim { key, .. }
+        | Operation::Extend { key, .. }
+        | Operation::Release { key, .. } => {
+            cmd.arg(1).arg(key.as_bytes()).arg(&owner[..]).arg(ttl(operation));
+        }
+        Operation::HandOver { key, client, hand_over, .. } => {
+            names::with_line(key.as_bytes(), prefix, |line, lives| {
+                cmd.arg(3).arg(key.as_bytes()).arg(line).arg(lives);
+            });
+            cmd.arg(&owner[..]).arg(&client.to_hex()[..]).arg(hand_over.as_millis());
+            cmd.arg(names::channels(prefix));
+        }
+        Operation::Queue { key, client, polls, rename_from, score, hand_over, .. } => {
+            names::with_line(key.as_bytes(), prefix, |line, lives| {
+                cmd.arg(3).arg(key.as_bytes()).arg(line).arg(lives);
+            });
+            cmd.arg(&owner[..]).arg(&client.to_hex()[..]).arg(u8::from(*polls));
+            match rename_from {
+                Some(earlier) => cmd.arg(&earlier.to_hex()[..]),
+                None => cmd.arg(""),
+            };
+            match score {
+                Some(score) => cmd.arg(score),
+                None => cmd.arg(""),
+            };
+            cmd.arg(hand_over.as_millis()).arg(MOST_IN_LINE);
+        }
+        Operation::Inspect { key } => names::with_line(key.as_bytes(), prefix, |line, _| {
+            cmd.arg(2).arg(key.as_bytes()).arg(line);
+        }),
+    }
+}
+
+fn ttl(operation: &Operation) -> Option<u64> {
+    match operation {
+        Operation::Set { ttl, .. } | Operation::Claim { ttl, .. } | Operation::Extend { ttl, .. } => {
+            Some(ttl.as_millis())
+        }
+        _ => None,
+    }
 }
 
 fn source(operation: &Operation) -> &'static Source {
@@ -127,6 +177,9 @@ fn source(operation: &Operation) -> &'static Source {
         Operation::Set { .. } | Operation::Claim { .. } => &CLAIM,
         Operation::Extend { .. } => &EXTEND,
         Operation::Release { .. } => &RELEASE,
+        Operation::HandOver { .. } => &HAND_OVER,
+        Operation::Queue { .. } => &QUEUE,
+        Operation::Inspect { .. } => &INSPECT,
     }
 }
 
@@ -241,7 +294,6 @@ pub(super) fn decode_error(form: Form, error: &ServerError) -> Reply {
 
 /// The meaning of an answer to an operation in this form.
 pub(super) fn decode(operation: &Operation, form: Form, value: &Value) -> Reply {
-    let owner = operation.owner();
     match (form, value) {
         (Form::Set, Value::Okay) | (Form::SetGet, Value::Nil) | (Form::Delete(_), Value::Int(1)) => {
             Reply::Granted
@@ -250,23 +302,65 @@ pub(super) fn decode(operation: &Operation, form: Form, value: &Value) -> Reply 
         (Form::SetGet, Value::BulkString(found)) => match HolderValue::read(found) {
             // One's own value: this owner is sent in one set per node only, so that very set made it. (Two addresses of
             // one server, which would make this untrue, are refused by the server's run id.)
-            HolderValue::Owner(found) if found == owner => Reply::Granted,
+            HolderValue::Owner(found) if Some(found) == operation.owner() => Reply::Granted,
             value => Reply::Held(Holder { value, remaining: None }),
         },
         (Form::Delete(_), Value::Int(0)) => Reply::NotOurs,
-        (Form::Digest | Form::Text, Value::Int(1)) => Reply::Granted,
+        (Form::Digest | Form::Text, value) => decode_script(operation, value),
+        _ => garbled(value),
+    }
+}
+
+fn decode_script(operation: &Operation, value: &Value) -> Reply {
+    match (operation, value) {
+        (Operation::Queue { .. }, Value::Int(1)) => Reply::Voted,
+        (Operation::Queue { .. }, Value::Int(2)) => Reply::LineFull,
+        (Operation::Queue { .. }, Value::Array(parts)) => {
+            let place = |before: &i64, score: &[u8], entered: &i64, rest: &[Value]| {
+                let score = std::str::from_utf8(score).ok()?.parse().ok()?;
+                let before = u32::try_from(*before).ok()?;
+                Some(Place { before, score, entered: *entered == 1, holder: holder(rest)? })
+            };
+            let place = match parts.as_slice() {
+                [Value::Int(before), Value::BulkString(score), Value::Int(entered), rest @ ..] => {
+                    place(before, score, entered, rest)
+                }
+                _ => None,
+            };
+            place.map_or_else(|| garbled(value), Reply::Queued)
+        }
+        (Operation::Inspect { .. }, Value::Array(parts)) => match parts.as_slice() {
+            [Value::Int(waiting), rest @ ..] => match (u32::try_from(*waiting), holder(rest)) {
+                (Ok(waiting), Some(holder)) => Reply::Found(Found { holder, waiting }),
+                _ => garbled(value),
+            },
+            _ => garbled(value),
+        },
+        (Operation::Queue { .. } | Operation::Inspect { .. }, _) => garbled(value),
+        (Operation::HandOver { .. }, Value::Int(2)) => Reply::HandedOver,
+        (_, Value::Int(1)) => Reply::Granted,
         // A claim has no such answer: where there is no key it makes one.
-        (Form::Digest | Form::Text, Value::Int(0)) if !operation.creates() => Reply::Absent,
-        (Form::Digest | Form::Text, Value::Array(parts)) => match parts.as_slice() {
-            [Value::BulkString(found), Value::Int(left)] => {
-                Reply::Held(Holder { value: HolderValue::read(found), remaining: remaining(*left) })
-            }
-            [Value::Int(0), Value::Int(left)] => {
-                Reply::Held(Holder { value: HolderValue::NotALock, remaining: remaining(*left) })
-            }
+        (_, Value::Int(0)) if !operation.creates() => Reply::Absent,
+        (_, Value::Array(parts)) => match holder(parts) {
+            Some(Some(holder)) => Reply::Held(holder),
             _ => garbled(value),
         },
         _ => garbled(value),
+    }
+}
+
+/// The value found and its remaining life, as scripts answer them: nothing where the key is free. `None` for any other
+/// shape.
+fn holder(parts: &[Value]) -> Option<Option<Holder>> {
+    match parts {
+        [] => Some(None),
+        [Value::BulkString(found), Value::Int(left)] => {
+            Some(Some(Holder { value: HolderValue::read(found), remaining: remaining(*left) }))
+        }
+        [Value::Int(0), Value::Int(left)] => {
+            Some(Some(Holder { value: HolderValue::NotALock, remaining: remaining(*left) }))
+        }
+        _ => None,
     }
 }
 
@@ -318,7 +412,7 @@ mod tests {
     }
 
     fn packed(operation: &Operation, form: Form) -> String {
-        let packed = encode(operation, form).get_packed_command();
+        let packed = encode(operation, form, b"").get_packed_command();
         String::from_utf8(packed).unwrap().replace("\r\n", " ")
     }
 

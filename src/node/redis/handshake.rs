@@ -15,9 +15,14 @@ use redis::{
     RedisError, RedisResult, Value, cmd,
 };
 
+use uuid::Uuid;
+
 use super::Settings;
 use super::command::{Abilities, NativeDelete, ServerError, sources};
-use crate::protocol::message::ServerMessage;
+use super::names;
+use crate::protocol::line::NodeName;
+use crate::protocol::message::{Key, Owner, OwnerHex, ServerMessage};
+use crate::protocol::quorum::NodeId;
 
 /// A connection that is ready for work.
 pub(super) struct Link {
@@ -27,6 +32,10 @@ pub(super) struct Link {
     pub(super) ending: Arc<Ending>,
     /// Whether [`Link::ending`] will tell at all.
     pub(super) tells_ending: bool,
+    /// What names the node for all clients alike.
+    pub(super) name: NodeName,
+    /// Why the server cannot wake this client, where it cannot.
+    pub(super) deaf: Option<ServerMessage>,
     /// What the server says it is, for the log.
     pub(super) server: String,
     /// The name of this run of the server, by which two addresses of one server are recognised.
@@ -41,9 +50,9 @@ pub(super) struct Ending {
 }
 
 /// Connects and shakes hands, within the connect timeout. The error is fit to be shown once redacted.
-pub(super) async fn connect(settings: &Settings) -> Result<Link, ServerMessage> {
+pub(super) async fn connect(settings: &Settings, node: NodeId) -> Result<Link, ServerMessage> {
     let limit = settings.connect_timeout;
-    match tokio::time::timeout(limit, connect_unlimited(settings)).await {
+    match tokio::time::timeout(limit, connect_unlimited(settings, node)).await {
         Ok(Ok(link)) => Ok(link),
         Ok(Err(error)) => Err(describe(&error, settings).into()),
         // A plain server waits for the end of what it takes for a command, and never answers a TLS greeting.
@@ -55,18 +64,23 @@ pub(super) async fn connect(settings: &Settings) -> Result<Link, ServerMessage> 
     }
 }
 
-async fn connect_unlimited(settings: &Settings) -> RedisResult<Link> {
+async fn connect_unlimited(settings: &Settings, node: NodeId) -> RedisResult<Link> {
     let resp3 = settings.address.with_protocol(ProtocolVersion::RESP3);
-    match connect_as(settings, resp3, true).await {
+    match connect_as(settings, node, resp3, true).await {
         Err(error) if knows_no_hello(&error, settings.address.has_password()) => {
             let resp2 = settings.address.with_protocol(ProtocolVersion::RESP2);
-            connect_as(settings, resp2, false).await
+            connect_as(settings, node, resp2, false).await
         }
         connected => connected,
     }
 }
 
-async fn connect_as(settings: &Settings, info: ConnectionInfo, resp3: bool) -> RedisResult<Link> {
+async fn connect_as(
+    settings: &Settings,
+    node: NodeId,
+    info: ConnectionInfo,
+    resp3: bool,
+) -> RedisResult<Link> {
     #[cfg(feature = "tls")]
     if settings.address.is_tls() {
         choose_crypto();
@@ -81,11 +95,14 @@ async fn connect_as(settings: &Settings, info: ConnectionInfo, resp3: bool) -> R
         .set_pipeline_buffer_size(4 * settings.backlog + 16);
     if resp3 {
         let ending = ending.clone();
+        let wakeups = settings.wakeups.clone();
         // A closure, not a queue: pushes that nobody asked for must not pile up.
         config = config.set_push_sender(move |push: PushInfo| -> Result<(), std::convert::Infallible> {
             if push.kind == PushKind::Disconnection {
                 ending.ended.store(true, Ordering::SeqCst);
                 ending.waker.wake();
+            } else if let Some((owner, key)) = wake_up(&push) {
+                wakeups.heard(node, owner, key);
             }
             Ok(())
         });
@@ -93,11 +110,18 @@ async fn connect_as(settings: &Settings, info: ConnectionInfo, resp3: bool) -> R
     let client = Client::open(info)?;
     let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
     let facts = greet(&mut connection, &settings.client_name).await?;
+    let name = name(&connection, settings, &facts).await;
+    let deaf = match resp3 {
+        true => listen(&mut connection, settings).await.err().map(|why| why.to_string().into()),
+        false => Some("the server speaks RESP2 only".into()),
+    };
     Ok(Link {
         connection,
         abilities: facts.abilities(),
         ending,
         tells_ending: resp3,
+        name,
+        deaf,
         server: facts.to_string(),
         run_id: facts.run_id,
     })
@@ -112,6 +136,68 @@ fn choose_crypto() {
     if CryptoProvider::get_default().is_none() {
         let _ = ring::default_provider().install_default();
     }
+}
+
+/// Listens on the client's channel, and finds out whether scripts of this user may publish there.
+async fn listen(connection: &mut MultiplexedConnection, settings: &Settings) -> RedisResult<()> {
+    let mut channel = names::channels(&settings.prefix);
+    channel.extend_from_slice(&settings.wakeups.client().to_hex());
+    connection.subscribe(&channel).await?;
+    let mut publish = cmd("PUBLISH");
+    publish.arg(&channel).arg("");
+    ask(connection.clone(), &publish).await?;
+    Ok(())
+}
+
+/// The owner and the key that a wake-up names.
+fn wake_up(push: &PushInfo) -> Option<(Owner, Key)> {
+    let (PushKind::Message, [_, Value::BulkString(payload)]) = (&push.kind, push.data.as_slice()) else {
+        return None;
+    };
+    let (owner, key) = payload.split_at_checked(size_of::<OwnerHex>())?;
+    (!key.is_empty()).then_some(())?;
+    Some((Owner::from_hex(owner)?, Key::new(key)))
+}
+
+/// The node's name: the hash of its marker, a random id and the node's time under one key, set by whoever comes first.
+/// Without a marker, because an ACL or a replica does not allow it, the run id; failing that, the address.
+async fn name(connection: &MultiplexedConnection, settings: &Settings, facts: &Facts) -> NodeName {
+    let key = names::marker(&settings.prefix);
+    let mut get = cmd("GET");
+    get.arg(&key);
+    let mut found = ask(connection.clone(), &get).await;
+    if let Ok(Value::Nil) = found
+        && let Ok(time) = ask(connection.clone(), &cmd("TIME")).await
+        && let Some(micros) = micros(&time)
+    {
+        let mut set = cmd("SET");
+        set.arg(&key).arg(format!("{}:{micros}", Uuid::new_v4().simple())).arg("NX");
+        found = match ask(connection.clone(), &set).await {
+            // Somebody else may have been first.
+            Ok(_) => ask(connection.clone(), &get).await,
+            Err(error) => Err(error),
+        };
+    }
+    match found {
+        Ok(Value::BulkString(marker)) => return NodeName::of(&marker),
+        Err(why) => tracing::debug!(%why, "the node has no marker"),
+        Ok(_) => {}
+    }
+    match &facts.run_id {
+        Some(run_id) => NodeName::of(run_id.as_bytes()),
+        None => NodeName::of(settings.address.name().as_bytes()),
+    }
+}
+
+/// The answer to TIME: seconds and microseconds.
+fn micros(time: &Value) -> Option<u64> {
+    let Value::Array(parts) = time else { return None };
+    let number = |value: &Value| match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?.parse::<u64>().ok(),
+        _ => None,
+    };
+    let [seconds, micros] = parts.as_slice() else { return None };
+    number(seconds)?.checked_mul(1_000_000)?.checked_add(number(micros)?)
 }
 
 /// Names the client, asks whether the server is ready and what it is, and loads the scripts: in one round trip.

@@ -5,6 +5,7 @@
 //! | [`address`] | where the server is, and how to name it without secrets |
 //! | [`handshake`] | how a connection comes up, and what the server can do |
 //! | [`command`] | how an operation is put into commands, and what their answers mean |
+//! | [`names`] | what the client's own keys and channels are called |
 //! | [`session`] | the calls on one connection, in order, until it ends |
 //!
 //! This file is the life around them: connect, serve, pause, again. Reconnecting never makes callers wait: while there
@@ -13,8 +14,10 @@
 pub(crate) mod address;
 mod command;
 mod handshake;
+mod names;
 mod session;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant as TokioInstant;
@@ -22,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::address::Address;
 use self::session::{Ended, Session};
-use super::{Call, Desk};
+use super::{Call, Desk, Wakeups};
 use crate::clock::Clock;
 use crate::protocol::message::{NotSent, Reply, ServerMessage};
 
@@ -47,23 +50,36 @@ pub(crate) struct Settings {
     pub(crate) backlog: usize,
     /// The client's name, as `CLIENT LIST` shows it.
     pub(crate) client_name: String,
+    /// What stands before every name on the server.
+    pub(crate) prefix: Arc<[u8]>,
+    /// Who is woken.
+    pub(crate) wakeups: Arc<Wakeups>,
 }
 
 /// Keeps a connection to the server and serves the desk over it, until the client is gone.
 pub(crate) async fn serve(mut desk: Desk, settings: Settings, clock: Clock, shutdown: CancellationToken) {
     let mut last_trouble: Option<ServerMessage> = None;
+    let (node, mut told_deaf) = (desk.id(), false);
     loop {
         let attempt = TokioInstant::now();
         let connected = tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
             () = refuse_calls(&mut desk, &clock) => return,
-            connected = handshake::connect(&settings) => connected,
+            connected = handshake::connect(&settings, node) => connected,
         };
         let trouble = match connected {
             Ok(link) => {
                 tracing::info!(node = %desk.id(), address = %desk.address(), server = %link.server, "connected");
                 last_trouble = None;
+                if let (Some(why), false) =
+                    (&link.deaf, std::mem::replace(&mut told_deaf, link.deaf.is_some()))
+                {
+                    tracing::warn!(
+                        node = %desk.id(), address = %desk.address(), %why,
+                        "waiters cannot be woken by this node, they look again and again"
+                    );
+                }
                 let ended = Session::new(&mut desk, link, &settings, &clock).run(&shutdown).await;
                 match ended {
                     Ended::ClientGone => return,

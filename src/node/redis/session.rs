@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -73,6 +74,7 @@ struct InFlight {
     work: Work,
 }
 
+#[expect(clippy::large_enum_variant, reason = "nearly all are calls, and probes are rare")]
 enum Work {
     Call {
         call: Call,
@@ -89,6 +91,7 @@ pub(super) struct Session<'a> {
     connection: ConnectionId,
     clock: &'a Clock,
     silence: Silence,
+    prefix: Arc<[u8]>,
     probe_every: Duration,
     in_flight: VecDeque<InFlight>,
     last_heard: TokioInstant,
@@ -105,7 +108,7 @@ pub(super) struct Session<'a> {
 impl<'a> Session<'a> {
     pub(super) fn new(desk: &'a mut Desk, link: Link, settings: &Settings, clock: &'a Clock) -> Self {
         let now = TokioInstant::now();
-        let connection = desk.open(link.run_id.clone());
+        let connection = desk.open(link.run_id.clone(), link.name, link.deaf.is_some());
         let probe_every = if link.tells_ending { PROBE_EVERY } else { PROBE_EVERY_RESP2 };
         Self {
             desk,
@@ -113,6 +116,7 @@ impl<'a> Session<'a> {
             connection,
             clock,
             silence: Silence::after(settings.reply_timeout),
+            prefix: settings.prefix.clone(),
             probe_every,
             in_flight: VecDeque::new(),
             last_heard: now,
@@ -190,7 +194,7 @@ impl<'a> Session<'a> {
     fn start_call(&mut self, call: Call, cx: &mut Context<'_>) {
         let Some(request) = call.request() else { return };
         let form = command::form(&request.operation, self.link.abilities);
-        let command = command::encode(&request.operation, form);
+        let command = command::encode(&request.operation, form, &self.prefix);
         self.start(command, Work::Call { call, form }, cx);
     }
 
@@ -247,7 +251,7 @@ impl<'a> Session<'a> {
                 let may_repeat = !(operation.creates() && request.mailbox.is_over());
                 let other = command::other_form(form, &error, &mut self.link.abilities);
                 if let Some(form) = other.filter(|_| may_repeat) {
-                    let command = command::encode(operation, form);
+                    let command = command::encode(operation, form, &self.prefix);
                     return self.start(command, Work::Call { call, form }, cx);
                 }
                 command::decode_error(form, &error)

@@ -1,0 +1,73 @@
+//! The names of a client's own keys and channels on the servers.
+//!
+//! Helper keys begin with the client's prefix, so that an ACL pattern for the prefix covers them, and share the cluster
+//! slot of the key that they belong to.
+
+/// Ends the name of the sorted set that is the line for a key.
+const LINE: &[u8] = b":redquorum:line";
+
+/// Ends the name of the hash of last looks that belongs to a line.
+const LIVES: &[u8] = b":redquorum:lives";
+
+/// Calls `with` the names of the line for a key and of the hash that belongs to it. One buffer serves for both.
+pub(super) fn with_line(key: &[u8], prefix: &[u8], with: impl FnOnce(&[u8], &[u8])) {
+    let mut names = Vec::with_capacity(2 * (prefix.len() + key.len() + 20));
+    let mut push = |suffix| {
+        if has_tag(key) {
+            names.extend_from_slice(key);
+        } else {
+            names.extend_from_slice(prefix);
+            names.push(b'{');
+            names.extend_from_slice(key);
+            names.push(b'}');
+        }
+        names.extend_from_slice(suffix);
+        names.len()
+    };
+    let middle = push(LINE);
+    push(LIVES);
+    let (line, lives) = names.split_at(middle);
+    with(line, lives);
+}
+
+/// Whether servers of a cluster take a part of the key for its slot: what stands between the first `{` and the next `}`,
+/// unless that is nothing.
+fn has_tag(key: &[u8]) -> bool {
+    let Some(open) = key.iter().position(|byte| *byte == b'{') else { return false };
+    key[open + 1..].iter().position(|byte| *byte == b'}').is_some_and(|length| length > 0)
+}
+
+/// What stands before a client in the name of its wake-up channel.
+pub(super) fn channels(prefix: &[u8]) -> Vec<u8> {
+    [prefix, b"redquorum:wake:"].concat()
+}
+
+/// The key that names the node.
+pub(super) fn marker(prefix: &[u8]) -> Vec<u8> {
+    [prefix, b"redquorum:node"].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(key: &str, prefix: &str) -> (String, String) {
+        let mut names = None;
+        with_line(key.as_bytes(), prefix.as_bytes(), |line, lives| {
+            let text = |name: &[u8]| String::from_utf8(name.to_vec()).unwrap();
+            names = Some((text(line), text(lives)));
+        });
+        names.unwrap()
+    }
+
+    /// Helper keys match the pattern of the prefix and share the key's slot.
+    #[test]
+    fn helpers_share_prefix_and_slot() {
+        let pair = |line: &str, lives: &str| (line.to_owned(), lives.to_owned());
+        assert_eq!(line("k", ""), pair("{k}:redquorum:line", "{k}:redquorum:lives"));
+        assert_eq!(line("app:k", "app:"), pair("app:{app:k}:redquorum:line", "app:{app:k}:redquorum:lives"));
+        assert_eq!(line("a{b}c", ""), pair("a{b}c:redquorum:line", "a{b}c:redquorum:lives"));
+        assert_eq!(line("a{}c", "").0, "{a{}c}:redquorum:line");
+        assert_eq!(line("a{bc", "").0, "{a{bc}:redquorum:line");
+    }
+}

@@ -1,0 +1,64 @@
+-- Release a key on a node that may keep a line for it: the first live waiter gets it, and without one it is deleted.
+-- Takes the owner's own entry out of the line, so it is also how a waiter leaves.
+-- KEYS: key, line, lives. ARGV: owner, client, length of a hand-over in ms, what stands before a client in its channel.
+-- Answers 1 when deleted, 2 when handed over, 0 where the key was absent, or { value found, -1 }; the value is 0 for a key
+-- of another type.
+local key, line, lives = KEYS[1], KEYS[2], KEYS[3]
+local owner = ARGV[1]
+local held = redis.pcall('GET', key)
+if type(held) == 'table' then
+    if not string.find(held.err, 'WRONGTYPE', 1, true) then return held end
+    held = 0
+end
+
+if redis.call('EXISTS', line) == 0 then
+    if held == false then return 0 end
+    if held ~= owner then return { held, -1 } end
+    redis.call('DEL', key, lives)
+    return 1
+end
+redis.call('ZREM', line, owner .. ARGV[2])
+if held and held ~= owner then return { held, -1 } end
+
+-- Whoever had the last hand-over and neither released it nor holds it now, hangs: so do its other waiters.
+local last = redis.call('HGET', lives, '@')
+if last then
+    redis.call('HDEL', lives, '@')
+    if string.sub(last, 1, 32) ~= owner then redis.call('HDEL', lives, string.sub(last, 33)) end
+end
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+while true do
+    local first = redis.call('ZPOPMIN', line)
+    local member = first[1]
+    if not member then break end
+    local client = string.sub(member, 33)
+    local look = redis.call('HGET', lives, client)
+    if look and now - tonumber(string.sub(look, 2)) <= 3000 then
+        local next = string.sub(member, 1, 32)
+        -- Releasing must work where memory is full: then nobody is handed anything.
+        local set = redis.pcall('SET', key, next, 'PX', ARGV[3])
+        if set.err then break end
+        redis.pcall('HSET', lives, '@', member)
+        local heard = 1
+        if string.sub(look, 1, 1) ~= 'p' then
+            heard = redis.pcall('PUBLISH', ARGV[4] .. client, next .. key)
+        end
+        if type(heard) == 'table' then
+            -- Not allowed to wake anybody: the lock is free, and whoever looks first in line gets it.
+            redis.pcall('HDEL', lives, '@')
+            redis.pcall('ZADD', line, first[2], member)
+            break
+        end
+        if heard > 0 then
+            if held then return 2 end
+            return 0
+        end
+        -- Nobody listens on that channel: the client is dead.
+        redis.call('HDEL', lives, '@', client)
+    end
+end
+redis.call('DEL', key)
+if held then return 1 end
+return 0

@@ -1,0 +1,81 @@
+-- Stand in the line for a key, look again, or take over the entry and vote of an earlier owner.
+-- KEYS: key, line, lives. ARGV: owner, client, '1' for a client that polls, earlier owner or '', earlier score or '',
+-- length of a hand-over in ms, most in line.
+-- Answers 1 when the owner has this node's vote, 2 when the line is full, or { how many before, score, 1 if it was not in
+-- line, value found, its remaining ms }; the last two are missing where the key is free. The value is 0 for a key of
+-- another type.
+local key, line, lives = KEYS[1], KEYS[2], KEYS[3]
+local owner, client, earlier, hand_over = ARGV[1], ARGV[2], ARGV[4], ARGV[6]
+local member = owner .. client
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local held = redis.pcall('GET', key)
+if type(held) == 'table' then
+    if not string.find(held.err, 'WRONGTYPE', 1, true) then return held end
+    held = 0
+end
+
+-- A free key that was handed over last: nobody claimed it in time. That client hangs, and with it all its waiters.
+if held == false then
+    local last = redis.call('HGET', lives, '@')
+    if last then redis.call('HDEL', lives, '@', string.sub(last, 33)) end
+end
+redis.call('HSET', lives, client, (ARGV[3] == '1' and 'p' or 'w') .. string.format('%.0f', now))
+redis.call('EXPIRE', lives, 60)
+
+local function vote()
+    redis.call('ZREM', line, member)
+    redis.call('HSET', lives, '@', member)
+    return 1
+end
+if earlier ~= '' and held == earlier then
+    redis.call('SET', key, owner, 'PX', hand_over)
+    return vote()
+end
+if held == owner then
+    local left = redis.pcall('PTTL', key)
+    if type(left) == 'table' or left < tonumber(hand_over) then redis.call('PEXPIRE', key, hand_over) end
+    return vote()
+end
+
+local entered = 0
+local score = redis.call('ZSCORE', line, member)
+if not score and earlier ~= '' then
+    score = redis.call('ZSCORE', line, earlier .. client)
+    if score then
+        redis.call('ZREM', line, earlier .. client)
+        redis.call('ZADD', line, score, member)
+    end
+end
+if not score then
+    if redis.call('ZCARD', line) >= tonumber(ARGV[7]) then return 2 end
+    entered = 1
+    score = ARGV[5]
+    if score == '' then
+        score = time[1] * 1000000 + time[2]
+        local last = redis.call('ZREVRANGE', line, 0, 0, 'WITHSCORES')
+        if last[2] and tonumber(last[2]) >= score then score = tonumber(last[2]) + 1 end
+        score = string.format('%.0f', score)
+    end
+    redis.call('ZADD', line, score, member)
+end
+redis.call('EXPIRE', line, 60)
+
+-- The lock is free here: it is this owner's, if nobody live stands before it.
+while held == false do
+    local first = redis.call('ZRANGE', line, 0, 0)[1]
+    if first == member then
+        redis.call('SET', key, owner, 'PX', hand_over)
+        return vote()
+    end
+    local look = redis.call('HGET', lives, string.sub(first, 33))
+    if look and now - tonumber(string.sub(look, 2)) <= 3000 then break end
+    redis.call('ZREM', line, first)
+end
+local before = redis.call('ZRANK', line, member)
+score = string.format('%.0f', tonumber(score))
+if held == false then return { before, score, entered } end
+local left = redis.pcall('PTTL', key)
+if type(left) == 'table' then left = -1 end
+return { before, score, entered, held, left }

@@ -1,0 +1,429 @@
+//! The lines of one server: who waits for which key, as the scripts keep it in a sorted set and a hash.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Store, StoredValue, millis};
+use crate::protocol::line::{LINE_LIFE, MOST_IN_LINE, SILENT_AFTER};
+use crate::protocol::message::{ClientId, Holder, Key, Owner, Place, Reply};
+use crate::protocol::time::Instant;
+use crate::protocol::validity::Ttl;
+
+/// One owner in line, and its client.
+type Member = (Owner, ClientId);
+
+/// A wake-up that a hand-over published.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WakeUp {
+    /// Whom it is for.
+    pub client: ClientId,
+    /// The owner that has the node's vote now.
+    pub owner: Owner,
+    /// The key.
+    pub key: Key,
+}
+
+/// The line for one key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Line {
+    scores: BTreeMap<Member, u64>,
+    order: BTreeSet<(u64, Member)>,
+    /// The last millisecond of the sorted set.
+    expires: u64,
+    lives: BTreeMap<ClientId, Look>,
+    /// Who had the last hand-over, as long as it has not released it.
+    last: Option<Member>,
+    /// The last millisecond of the hash.
+    lives_expire: u64,
+}
+
+/// The last look of a client.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: u64,
+    polls: bool,
+}
+
+/// What a [`crate::protocol::message::Operation::Queue`] asks.
+pub(super) struct Ask {
+    pub(super) owner: Owner,
+    pub(super) client: ClientId,
+    pub(super) polls: bool,
+    pub(super) earlier: Option<Owner>,
+    pub(super) score: Option<u64>,
+    pub(super) hand_over: Ttl,
+}
+
+impl Line {
+    fn expire(&mut self, now: u64) {
+        if now > self.expires {
+            self.scores.clear();
+            self.order.clear();
+        }
+        if now > self.lives_expire {
+            self.lives.clear();
+            self.last = None;
+        }
+    }
+
+    fn insert(&mut self, member: Member, score: u64) {
+        self.scores.insert(member, score);
+        self.order.insert((score, member));
+    }
+
+    fn remove(&mut self, member: Member) -> Option<u64> {
+        let score = self.scores.remove(&member)?;
+        self.order.remove(&(score, member));
+        Some(score)
+    }
+
+    fn first(&self) -> Option<Member> {
+        self.order.first().map(|(_, member)| *member)
+    }
+
+    fn pop(&mut self) -> Option<(Member, u64)> {
+        let (score, member) = self.order.pop_first()?;
+        self.scores.remove(&member);
+        Some((member, score))
+    }
+
+    /// The last look of a client that is not silent.
+    fn live(&self, client: ClientId, now: u64) -> Option<Look> {
+        let silent = SILENT_AFTER.as_millis() as u64;
+        self.lives.get(&client).copied().filter(|look| now.saturating_sub(look.at) <= silent)
+    }
+
+    /// Takes the last hand-over off the books, and where somebody other than `released` had it, that client's life.
+    fn forget_last(&mut self, released: Option<Owner>) {
+        if let Some((owner, client)) = self.last.take()
+            && Some(owner) != released
+        {
+            self.lives.remove(&client);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.scores.is_empty() && self.lives.is_empty()
+    }
+}
+
+impl Store {
+    pub(super) fn queue(&mut self, key: &Key, ask: &Ask, now: Instant) -> Reply {
+        let at = millis(now);
+        let member = (ask.owner, ask.client);
+        let held = self.live(key, now).map(|entry| entry.value.clone());
+        let held_by = |owner: Owner| held == Some(StoredValue::Owner(owner));
+        let line = self.lines.entry(key.clone()).or_default();
+        line.expire(at);
+        if held.is_none() {
+            line.forget_last(None);
+        }
+        line.lives.insert(ask.client, Look { at, polls: ask.polls });
+        line.lives_expire = millis(now.after(LINE_LIFE));
+        let renamed = ask.earlier.is_some_and(held_by);
+        if renamed || held_by(ask.owner) {
+            line.remove(member);
+            line.last = Some(member);
+            match self.live(key, now).filter(|_| !renamed) {
+                Some(entry) => entry.lengthen(ask.hand_over, now),
+                None => self.give(key, ask.owner, ask.hand_over, now),
+            }
+            return Reply::Voted;
+        }
+
+        let mut entered = false;
+        if let (None, Some(earlier)) = (line.scores.get(&member), ask.earlier)
+            && let Some(score) = line.remove((earlier, ask.client))
+        {
+            line.insert(member, score);
+        }
+        if !line.scores.contains_key(&member) {
+            if line.scores.len() as u64 >= MOST_IN_LINE {
+                return Reply::LineFull;
+            }
+            entered = true;
+            let last = line.order.last().map_or(0, |(score, _)| score + 1);
+            let score = ask.score.unwrap_or((now.as_nanos() / 1_000).max(last));
+            line.insert(member, score);
+        }
+        line.expires = millis(now.after(LINE_LIFE));
+        while held.is_none() {
+            let Some(first) = line.first() else { break };
+            if first == member {
+                line.remove(member);
+                line.last = Some(member);
+                self.give(key, ask.owner, ask.hand_over, now);
+                return Reply::Voted;
+            }
+            if line.live(first.1, at).is_some() {
+                break;
+            }
+            line.remove(first);
+        }
+        let score = line.scores.get(&member).copied().unwrap_or_default();
+        let before = line.order.range(..(score, member)).count() as u32;
+        Reply::Queued(Place { before, score, entered, holder: self.holder(key, now) })
+    }
+
+    pub(super) fn hand_over(
+        &mut self,
+        key: &Key,
+        (owner, client): Member,
+        hand_over: Ttl,
+        now: Instant,
+    ) -> Reply {
+        let at = millis(now);
+        let held = self.holder(key, now);
+        let ours = matches!(self.live(key, now), Some(entry) if entry.value == StoredValue::Owner(owner));
+        let mut line = self.lines.remove(key).unwrap_or_default();
+        line.expire(at);
+        let waiting = !line.scores.is_empty();
+        line.remove((owner, client));
+        match held {
+            Some(Holder { value, .. }) if !ours => {
+                self.keep(key, line);
+                return Reply::Held(Holder { value, remaining: None });
+            }
+            None if !waiting => {
+                self.keep(key, line);
+                return Reply::Absent;
+            }
+            _ => {}
+        }
+        let released = if ours { Reply::Granted } else { Reply::Absent };
+        if !waiting {
+            self.entries.remove(key);
+            return released;
+        }
+        line.forget_last(Some(owner));
+        while let Some((next, score)) = line.pop() {
+            let Some(look) = line.live(next.1, at) else { continue };
+            if !look.polls && !self.may_publish {
+                line.insert(next, score);
+                break;
+            }
+            if !look.polls && !self.subscribers.contains_key(&next.1) {
+                line.lives.remove(&next.1);
+                continue;
+            }
+            line.last = Some(next);
+            if !look.polls {
+                self.wake_ups.push(WakeUp { client: next.1, owner: next.0, key: key.clone() });
+            }
+            self.give(key, next.0, hand_over, now);
+            self.keep(key, line);
+            return if ours { Reply::HandedOver } else { Reply::Absent };
+        }
+        self.entries.remove(key);
+        self.keep(key, line);
+        released
+    }
+
+    /// A client listens on its channel, with one more connection.
+    pub fn subscribe(&mut self, client: ClientId) {
+        *self.subscribers.entry(client).or_default() += 1;
+    }
+
+    /// One connection of a client listens no more.
+    pub fn unsubscribe(&mut self, client: ClientId) {
+        if let Some(count) = self.subscribers.get_mut(&client) {
+            *count -= 1;
+            if *count == 0 {
+                self.subscribers.remove(&client);
+            }
+        }
+    }
+
+    /// Whether scripts may publish: an ACL can forbid it.
+    pub fn set_may_publish(&mut self, may: bool) {
+        self.may_publish = may;
+    }
+
+    /// The wake-ups published since the last call.
+    pub fn take_wake_ups(&mut self) -> Vec<WakeUp> {
+        std::mem::take(&mut self.wake_ups)
+    }
+
+    /// How many stand in the line for a key.
+    pub fn waiting(&mut self, key: &Key, now: Instant) -> usize {
+        self.lines.get_mut(key).map_or(0, |line| {
+            line.expire(millis(now));
+            line.scores.len()
+        })
+    }
+
+    fn give(&mut self, key: &Key, owner: Owner, life: Ttl, now: Instant) {
+        self.insert(key, StoredValue::Owner(owner), Some(life.duration()), now);
+    }
+
+    fn keep(&mut self, key: &Key, line: Line) {
+        if !line.is_over() {
+            self.lines.insert(key.clone(), line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::protocol::message::{HolderValue, Operation};
+
+    const HAND_OVER: u64 = 500;
+
+    fn at(millis: u64) -> Instant {
+        Instant::default().after(Duration::from_millis(100_000 + millis))
+    }
+
+    fn owner(byte: u8) -> Owner {
+        Owner::from_bytes([byte; 16])
+    }
+
+    fn client(byte: u8) -> ClientId {
+        ClientId::from_bytes([byte; 16])
+    }
+
+    /// A store where clients 1 to 9 listen, and the key is held by owner 99.
+    fn held() -> Store {
+        let mut store = Store::default();
+        (1..10).for_each(|byte| store.subscribe(client(byte)));
+        let ttl = Ttl::unchecked(Duration::from_secs(10));
+        store.execute(&Operation::Set { key: Key::new(*b"k"), owner: owner(99), ttl }, at(0));
+        store
+    }
+
+    fn queue(store: &mut Store, who: u8, whose: u8, now: Instant) -> Reply {
+        let ask = Ask {
+            owner: owner(who),
+            client: client(whose),
+            polls: false,
+            earlier: None,
+            score: None,
+            hand_over: Ttl::unchecked(Duration::from_millis(HAND_OVER)),
+        };
+        store.queue(&Key::new(*b"k"), &ask, now)
+    }
+
+    fn release(store: &mut Store, who: u8, whose: u8, now: Instant) -> Reply {
+        let hand_over = Ttl::unchecked(Duration::from_millis(HAND_OVER));
+        let key = Key::new(*b"k");
+        store.execute(&Operation::HandOver { key, owner: owner(who), client: client(whose), hand_over }, now)
+    }
+
+    fn holder(store: &mut Store, now: Instant) -> Option<HolderValue> {
+        store.holder(&Key::new(*b"k"), now).map(|holder| holder.value)
+    }
+
+    /// First come, first served: each release gives the key to whoever has waited longest, and wakes it.
+    #[test]
+    fn release_gives_the_key_to_the_first_in_line() {
+        let mut store = held();
+        for who in [3, 1, 2] {
+            assert!(matches!(queue(&mut store, who, who, at(1)), Reply::Queued(_)));
+        }
+
+        assert_eq!(release(&mut store, 99, 9, at(2)), Reply::HandedOver);
+        for who in [3, 1] {
+            assert_eq!(holder(&mut store, at(2)), Some(HolderValue::Owner(owner(who))));
+            assert_eq!(store.take_wake_ups()[0].owner, owner(who));
+            assert_eq!(release(&mut store, who, who, at(2)), Reply::HandedOver);
+        }
+        assert_eq!(release(&mut store, 2, 2, at(3)), Reply::Granted, "nobody left: deleted");
+        assert_eq!(holder(&mut store, at(3)), None);
+    }
+
+    /// A dead client's channel has no listener: all its entries are skipped at once.
+    #[test]
+    fn dead_clients_are_skipped() {
+        let mut store = held();
+        (10..20).for_each(|who| drop(queue(&mut store, who, 5, at(1))));
+        queue(&mut store, 1, 1, at(1));
+        store.unsubscribe(client(5));
+
+        assert_eq!(release(&mut store, 99, 9, at(2)), Reply::HandedOver);
+        assert_eq!(holder(&mut store, at(2)), Some(HolderValue::Owner(owner(1))));
+    }
+
+    /// A hand-over that nobody claimed drops the client's other entries; one that looks again has its old place back.
+    #[test]
+    fn unclaimed_hand_over_drops_that_client() {
+        let mut store = held();
+        queue(&mut store, 10, 5, at(1));
+        let Reply::Queued(place) = queue(&mut store, 11, 5, at(1)) else { panic!("not in line") };
+        queue(&mut store, 1, 1, at(1));
+        release(&mut store, 99, 9, at(2));
+        assert_eq!(holder(&mut store, at(2)), Some(HolderValue::Owner(owner(10))));
+
+        assert_eq!(queue(&mut store, 1, 1, at(2 + HAND_OVER + 1)), Reply::Voted, "client 5 hangs");
+        let ask = Ask {
+            owner: owner(11),
+            client: client(5),
+            polls: false,
+            earlier: None,
+            score: Some(place.score),
+            hand_over: Ttl::unchecked(Duration::from_millis(HAND_OVER)),
+        };
+        let Reply::Queued(back) = store.queue(&Key::new(*b"k"), &ask, at(600)) else { panic!("not back") };
+        assert!(back.entered && back.score == place.score);
+    }
+
+    /// A silent client is skipped, and a client that polls is given the key without being woken.
+    #[test]
+    fn silent_clients_are_skipped_and_pollers_are_not_woken() {
+        let mut store = held();
+        queue(&mut store, 1, 1, at(0));
+        let ask = Ask {
+            owner: owner(2),
+            client: client(77),
+            polls: true,
+            earlier: None,
+            score: None,
+            hand_over: Ttl::unchecked(Duration::from_millis(HAND_OVER)),
+        };
+        store.queue(&Key::new(*b"k"), &ask, at(3_500));
+
+        assert_eq!(release(&mut store, 99, 9, at(3_501)), Reply::HandedOver);
+        assert_eq!(holder(&mut store, at(3_501)), Some(HolderValue::Owner(owner(2))));
+        assert!(store.take_wake_ups().is_empty());
+    }
+
+    /// Where nobody may publish, the key is free after a release, and the first in line gets it at its next look.
+    #[test]
+    fn forbidden_publish_leaves_the_key_free() {
+        let mut store = held();
+        store.set_may_publish(false);
+        queue(&mut store, 1, 1, at(0));
+        queue(&mut store, 2, 2, at(0));
+
+        assert_eq!(release(&mut store, 99, 9, at(1)), Reply::Granted);
+        assert!(matches!(
+            queue(&mut store, 2, 2, at(2)),
+            Reply::Queued(Place { before: 1, holder: None, .. })
+        ));
+        assert_eq!(queue(&mut store, 1, 1, at(2)), Reply::Voted);
+    }
+
+    /// The head keeps its vote under a new owner; the old one has neither vote nor place any more.
+    #[test]
+    fn rename_moves_vote_and_place() {
+        let mut store = held();
+        queue(&mut store, 1, 1, at(0));
+        release(&mut store, 99, 9, at(1));
+        let ask = |who, earlier| Ask {
+            owner: owner(who),
+            client: client(1),
+            polls: false,
+            earlier: Some(owner(earlier)),
+            score: None,
+            hand_over: Ttl::unchecked(Duration::from_millis(HAND_OVER)),
+        };
+
+        assert_eq!(store.queue(&Key::new(*b"k"), &ask(2, 1), at(2)), Reply::Voted);
+        assert_eq!(release(&mut store, 1, 1, at(3)), held_by(2), "the old owner is nobody's");
+        assert_eq!(release(&mut store, 2, 1, at(4)), Reply::Granted);
+    }
+
+    fn held_by(who: u8) -> Reply {
+        Reply::Held(Holder { value: HolderValue::Owner(owner(who)), remaining: None })
+    }
+}

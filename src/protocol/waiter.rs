@@ -1,0 +1,527 @@
+//! One waiter in the line for a key: entering, looking, being woken, claiming, moving on, leaving.
+//!
+//! Knows at which node it stands, under which owner, and what is open there. It claims nothing itself: it says *claim
+//! now*, and is told how that went. It knows no clock, no connection and no randomness: owners are supplied.
+//!
+//! # Contract
+//!
+//! Mutate once, then drain: after each `handle_*`, [`Waiter::supply`], [`Waiter::claim_failed`] or [`Waiter::give_up`],
+//! supply owners while [`Waiter::wants_owner`], take [`Waiter::poll_send`] until it is empty (reporting each with
+//! [`Waiter::handle_sent`]), then [`Waiter::poll_event`], and wait until [`Waiter::poll_timeout`] or the next reply.
+//!
+//! Upholds rules 2 to 4 for what it sends: an owner that was released anywhere is never queued again; a failed claim is
+//! followed by a new owner, which takes over entry and vote atomically.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::debt::{Debt, Doubt};
+use super::line::{LINE_LIFE, Ranks};
+use super::message::{
+    ClientId, ConnectionId, HolderValue, Key, NotSent, Operation, Owner, Place, Reply, Unknown,
+};
+use super::quorum::{NodeId, NodeSet};
+use super::time::Instant;
+use super::validity::{Drift, Ttl};
+
+/// The client's sign of life: its best-placed waiter looks this often, less up to a fifth, which is drawn.
+pub const BEAT: Duration = Duration::from_millis(950);
+
+/// A waiter that cannot be woken looks this often, times its place in the line counted from one.
+const POLL: Duration = Duration::from_millis(50);
+
+/// How often the head looks while a client of another kind holds the key: nobody will wake it.
+const FOREIGN: Duration = Duration::from_millis(100);
+
+/// A node that cannot be reached gets this long to come back before its line is left: a connection is made anew within
+/// some 300 ms, and a place is worth that.
+const GRACE: Duration = Duration::from_millis(400);
+
+/// First and longest pause of a head whose claim failed.
+const FIRST_RETRY: Duration = Duration::from_millis(1);
+const LONGEST_RETRY: Duration = Duration::from_millis(250);
+
+/// The numbers of one waiter.
+#[derive(Clone, Copy, Debug)]
+pub struct Habits {
+    /// Whose waiter it is.
+    pub client: ClientId,
+    /// The life of a vote.
+    pub hand_over: Ttl,
+    /// How long an answer is waited for.
+    pub reply_timeout: Duration,
+    /// The allowance for clocks, for debts.
+    pub drift: Drift,
+}
+
+/// One call to be handed to one node, now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Send {
+    /// Where to.
+    pub node: NodeId,
+    /// Which call this is: given back with its reply.
+    pub call: u32,
+    /// What to send.
+    pub operation: Operation,
+    /// What is owed if the answer to a release does not settle it.
+    pub debt: Option<Debt>,
+}
+
+/// What a waiter wants done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Claim all nodes under [`Waiter::owner`], with [`Waiter::doubt`] for [`Waiter::node`].
+    Claim {
+        /// Whether refusing nodes are to be asked again within the round.
+        patient: bool,
+    },
+    /// In line, or looked again: as told. `dropped` where the node had dropped the entry and took it back.
+    Standing {
+        /// The place.
+        place: Place,
+        /// Whether it had been lost in between.
+        dropped: bool,
+    },
+    /// No line can be used: poll instead. The waiter has left.
+    Unable(Reply),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum State {
+    /// A look is to be answered.
+    Asking {
+        since: Instant,
+        renaming: Option<(Owner, Doubt)>,
+    },
+    /// In line, to look again then.
+    Standing {
+        look: Instant,
+    },
+    /// A claim is under way; what is open at the node is the lease's.
+    Claiming,
+    /// The claim failed. The vote is kept, to be claimed again then.
+    Keeping {
+        until: Instant,
+    },
+    /// The vote was given back, or the node cannot be reached; enters again then.
+    Aside {
+        until: Instant,
+    },
+    /// A new owner is needed.
+    Wanting(Want),
+    Out,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Want {
+    /// To stand in line at the node of this rank.
+    Enter(usize),
+    /// To take over entry and vote of the present owner.
+    Rename,
+}
+
+/// One waiter. See the module's contract.
+#[derive(Debug)]
+pub struct Waiter {
+    key: Key,
+    habits: Habits,
+    ranks: Ranks,
+    /// Which of the ranked nodes it stands at.
+    rank: usize,
+    owner: Owner,
+    doubt: Doubt,
+    /// The place at this node.
+    score: Option<u64>,
+    /// Whether wake-ups of this node reach the client.
+    polls: bool,
+    /// The best-placed of its client's waiters at this node, which looks for all.
+    leads: bool,
+    state: State,
+    call: u32,
+    /// The first call under the present owner.
+    first_call: u32,
+    misses: u32,
+    failed_claims: u32,
+    jitter: u64,
+    sends: VecDeque<Send>,
+    event: Option<Event>,
+}
+
+impl Waiter {
+    /// A waiter for `key`, about to enter the line at the best of `ranks`, which must not be empty. `jitter` is drawn.
+    pub fn new(key: Key, ranks: Ranks, habits: Habits, jitter: u64) -> Self {
+        Self {
+            key,
+            habits,
+            ranks,
+            rank: 0,
+            owner: Owner::from_bytes([0; 16]),
+            doubt: Doubt::default(),
+            score: None,
+            polls: false,
+            leads: true,
+            state: State::Wanting(Want::Enter(0)),
+            call: 0,
+            first_call: 0,
+            misses: 0,
+            failed_claims: 0,
+            jitter,
+            sends: VecDeque::new(),
+            event: None,
+        }
+    }
+
+    /// Whether it needs an owner that was never sent before.
+    pub fn wants_owner(&self) -> bool {
+        matches!(self.state, State::Wanting(_))
+    }
+
+    /// The node at which it will stand or stands.
+    pub fn node(&self) -> NodeId {
+        let rank = match self.state {
+            State::Wanting(Want::Enter(rank)) => rank,
+            _ => self.rank,
+        };
+        self.ranks.as_slice().get(rank).copied().unwrap_or(NodeId::new(0))
+    }
+
+    /// The nodes that rank better than the one at which it stands.
+    pub fn better(&self) -> NodeSet {
+        let mut better = NodeSet::EMPTY;
+        self.ranks.as_slice().iter().take(self.rank).for_each(|node| better.insert(*node));
+        better
+    }
+
+    /// The owner that stands in line.
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// What is open at the node under that owner.
+    pub fn doubt(&self) -> Doubt {
+        self.doubt
+    }
+
+    /// The owner it wanted. `polls` says whether wake-ups of [`Waiter::node`] do not reach this client. Register the
+    /// owner for wake-ups before its first command is sent.
+    pub fn supply(&mut self, owner: Owner, polls: bool, now: Instant) {
+        let State::Wanting(want) = self.state else { return };
+        self.polls = polls;
+        let renaming = match want {
+            Want::Enter(rank) => {
+                if rank != self.rank {
+                    self.score = None;
+                }
+                self.rank = rank;
+                None
+            }
+            Want::Rename => Some((self.owner, self.doubt)),
+        };
+        self.owner = owner;
+        self.doubt = Doubt::default();
+        self.first_call = self.call + 1;
+        self.ask(renaming, now);
+    }
+
+    /// Whether this is now the waiter that looks for all of its client's at this node; then no later than `look`.
+    pub fn set_leads(&mut self, leads: bool, look: Instant) {
+        self.leads = leads;
+        if let State::Standing { look: own } = &mut self.state {
+            *own = if leads { look.min(*own) } else { Instant::FAR_FUTURE };
+        }
+    }
+
+    /// The next call to make. Report each with [`Waiter::handle_sent`] before the next.
+    pub fn poll_send(&mut self) -> Option<Send> {
+        self.sends.pop_front()
+    }
+
+    /// What became of a call at the node's door.
+    pub fn handle_sent(&mut self, call: u32, admitted: Result<ConnectionId, NotSent>, now: Instant) {
+        match admitted {
+            Ok(connection) if call >= self.first_call => {
+                self.doubt.wrote(connection, now, Ttl::unchecked(LINE_LIFE));
+            }
+            Ok(_) => {}
+            Err(reason) => self.handle_reply(call, ConnectionId::default(), Reply::NotSent(reason), now),
+        }
+    }
+
+    /// The answer to a look.
+    pub fn handle_reply(&mut self, call: u32, connection: ConnectionId, reply: Reply, now: Instant) {
+        if call < self.first_call {
+            return;
+        }
+        if !matches!(reply, Reply::NotSent(_)) {
+            self.doubt.answered(connection, &reply);
+        }
+        if call != self.call {
+            return;
+        }
+        let State::Asking { renaming, .. } = self.state.clone() else { return };
+        match reply {
+            Reply::Voted | Reply::Queued(_) => {
+                if let Some((earlier, doubt)) = &renaming
+                    && !doubt.is_all_on(connection)
+                {
+                    // Something of the earlier owner may still be on its way on another connection.
+                    self.release(*earlier, *doubt);
+                }
+                self.misses = 0;
+                match reply {
+                    Reply::Queued(place) => self.stand(place, now),
+                    _ if renaming.is_some() => {
+                        self.state = State::Keeping { until: now.after(self.retry_pause()) };
+                    }
+                    _ => self.claim(true),
+                }
+            }
+            Reply::NotSent(NotSent::Backlog) => {
+                // A matter of round trips; only a client with thousands of waiters sees it.
+                self.forget(renaming);
+                self.state = State::Standing { look: now.after(self.beat() / 8) };
+            }
+            Reply::NotSent(_)
+            | Reply::Unknown(Unknown::Timeout(_) | Unknown::ConnectionLost(_) | Unknown::Closed) => {
+                self.missed(renaming, reply, now);
+            }
+            reply => {
+                self.forget(renaming);
+                self.unable(reply);
+            }
+        }
+    }
+
+    /// The moment of [`Waiter::poll_timeout`] has come.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.poll_timeout().is_none_or(|due| now < due) {
+            return;
+        }
+        match self.state.clone() {
+            State::Asking { renaming, .. } => {
+                self.missed(renaming, Reply::Unknown(Unknown::Timeout(self.habits.reply_timeout)), now);
+            }
+            State::Standing { .. } => self.ask(None, now),
+            State::Keeping { .. } => self.claim(false),
+            State::Aside { .. } => self.state = State::Wanting(Want::Enter(self.rank)),
+            State::Claiming | State::Wanting(_) | State::Out => {}
+        }
+    }
+
+    /// When something is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            State::Asking { since, .. } => Some(since.after(self.habits.reply_timeout)),
+            State::Standing { look } if look == Instant::FAR_FUTURE => None,
+            State::Standing { look } => Some(look),
+            State::Keeping { until } | State::Aside { until } => Some(until),
+            State::Claiming | State::Wanting(_) | State::Out => None,
+        }
+    }
+
+    /// The present owner was woken: it has the node's vote, as far as anybody knows.
+    pub fn handle_wake(&mut self) {
+        if matches!(self.state, State::Standing { .. } | State::Asking { renaming: None, .. }) {
+            self.claim(true);
+        }
+    }
+
+    /// Something makes a look worthwhile: the connection came back, or the node had dropped this client's entries.
+    pub fn handle_nudge(&mut self, now: Instant) {
+        if let State::Standing { .. } = self.state {
+            self.ask(None, now);
+        }
+    }
+
+    /// A node takes work again: one that ranks better is moved to.
+    pub fn handle_usable(&mut self, node: NodeId, now: Instant) {
+        let rank = self.ranks.as_slice().iter().position(|ranked| *ranked == node);
+        match (rank, &self.state) {
+            (Some(rank), State::Standing { .. } | State::Aside { .. }) if rank < self.rank => {
+                self.go_to(rank)
+            }
+            (Some(rank), State::Standing { .. }) if rank == self.rank && self.leads => self.ask(None, now),
+            _ => {}
+        }
+    }
+
+    /// The claim failed; `doubt` is what is open at the node. `keeps` says whether this is the line that counts: the
+    /// head there keeps its vote, others give theirs back without handing it over. `remaining` is the least life that a
+    /// refusing node showed.
+    pub fn claim_failed(&mut self, doubt: Doubt, keeps: bool, remaining: Option<Duration>, now: Instant) {
+        self.doubt = doubt;
+        self.failed_claims = self.failed_claims.saturating_add(1);
+        if keeps {
+            self.state = State::Wanting(Want::Rename);
+            self.event = None;
+            self.limit_retry(remaining);
+            return;
+        }
+        let (key, owner) = (self.key.clone(), self.owner);
+        let debt = self.debt(owner, doubt);
+        self.push(Operation::Release { key, owner }, Some(debt));
+        let pause = self.retry_pause() + Duration::from_millis(self.draw(40));
+        self.state = State::Aside { until: now.after(pause) };
+    }
+
+    /// Leaves the line wherever it stands. A claim under way is the lease's to undo.
+    pub fn give_up(&mut self) {
+        match std::mem::replace(&mut self.state, State::Out) {
+            State::Asking { renaming, .. } => {
+                self.forget(renaming);
+                self.leave();
+            }
+            State::Standing { .. } | State::Keeping { .. } | State::Wanting(Want::Rename) => self.leave(),
+            State::Claiming | State::Aside { .. } | State::Wanting(Want::Enter(_)) | State::Out => {}
+        }
+    }
+
+    /// What is to be done, once.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.event.take()
+    }
+
+    fn ask(&mut self, renaming: Option<(Owner, Doubt)>, now: Instant) {
+        let Habits { client, hand_over, .. } = self.habits;
+        let operation = Operation::Queue {
+            key: self.key.clone(),
+            owner: self.owner,
+            client,
+            polls: self.polls,
+            rename_from: renaming.map(|(owner, _)| owner),
+            score: self.score,
+            hand_over,
+        };
+        self.call += 1;
+        self.state = State::Asking { since: now, renaming };
+        self.push(operation, None);
+    }
+
+    fn claim(&mut self, patient: bool) {
+        self.state = State::Claiming;
+        self.event = Some(Event::Claim { patient });
+    }
+
+    fn stand(&mut self, place: Place, now: Instant) {
+        let dropped = place.entered && self.score.is_some();
+        self.score = Some(place.score);
+        let mut pause = if self.polls { POLL * (place.before + 1).min(20) } else { BEAT };
+        pause = pause.min(self.beat());
+        let remaining = place.holder.as_ref().and_then(|holder| holder.remaining);
+        if place.before <= 1 {
+            // One millisecond more: a server still shows the key in the millisecond in which it ends.
+            pause = remaining.map_or(pause, |left| pause.min(left.saturating_add(Duration::from_millis(1))));
+        }
+        let foreign =
+            place.holder.as_ref().is_some_and(|holder| !matches!(holder.value, HolderValue::Owner(_)));
+        if place.before == 0 && foreign {
+            pause = pause.min(FOREIGN);
+        }
+        // Whether this waiter leads is found out by whoever hears of the place.
+        self.state = State::Standing { look: now.after(pause) };
+        self.event = Some(Event::Standing { place, dropped });
+    }
+
+    /// The node did not answer, or could not be asked.
+    fn missed(&mut self, renaming: Option<(Owner, Doubt)>, reply: Reply, now: Instant) {
+        self.misses += 1;
+        let lost_vote = renaming.is_some();
+        self.forget(renaming);
+        if self.misses == 1 && self.score.is_some() {
+            if lost_vote {
+                // Both owners are released, so the vote is gone; the score brings the place back.
+                self.leave();
+                self.state = State::Aside { until: now.after(GRACE) };
+            } else {
+                self.state = State::Standing { look: now.after(GRACE) };
+            }
+            return;
+        }
+        self.misses = 0;
+        if self.rank + 1 < self.ranks.as_slice().len() {
+            self.go_to(self.rank + 1);
+        } else {
+            self.unable(reply);
+        }
+    }
+
+    fn go_to(&mut self, rank: usize) {
+        if !matches!(self.state, State::Aside { .. }) {
+            self.leave();
+        }
+        self.misses = 0;
+        self.state = State::Wanting(Want::Enter(rank));
+    }
+
+    fn unable(&mut self, reply: Reply) {
+        self.leave();
+        self.state = State::Out;
+        self.event = Some(Event::Unable(reply));
+    }
+
+    fn leave(&mut self) {
+        self.release(self.owner, self.doubt);
+    }
+
+    /// An earlier owner whose take-over has no known outcome is released like the present one.
+    fn forget(&mut self, renaming: Option<(Owner, Doubt)>) {
+        if let Some((owner, doubt)) = renaming {
+            self.release(owner, doubt);
+        }
+    }
+
+    fn release(&mut self, owner: Owner, doubt: Doubt) {
+        if !doubt.is_written() {
+            return;
+        }
+        let debt = self.debt(owner, doubt);
+        let operation = debt.operation();
+        self.push(operation, Some(debt));
+    }
+
+    fn debt(&self, owner: Owner, doubt: Doubt) -> Debt {
+        let Habits { client, hand_over, drift, .. } = self.habits;
+        let life = Ttl::unchecked(LINE_LIFE);
+        Debt::new(self.node_now(), self.key.clone(), owner, doubt, life, drift).in_line(client, hand_over)
+    }
+
+    fn node_now(&self) -> NodeId {
+        self.ranks.as_slice().get(self.rank).copied().unwrap_or(NodeId::new(0))
+    }
+
+    fn push(&mut self, operation: Operation, debt: Option<Debt>) {
+        // A release belongs to no look: its debt sees to its outcome.
+        let call = if operation.releases() { 0 } else { self.call };
+        self.sends.push_back(Send { node: self.node_now(), call, operation, debt });
+    }
+
+    fn limit_retry(&mut self, remaining: Option<Duration>) {
+        // A key that ends soon is worth waiting for exactly.
+        if let Some(left) = remaining {
+            let mut tries = self.failed_claims;
+            while tries > 1 && retry(tries) > left.max(FIRST_RETRY) {
+                tries -= 1;
+            }
+            self.failed_claims = tries;
+        }
+    }
+
+    fn retry_pause(&self) -> Duration {
+        retry(self.failed_claims)
+    }
+
+    fn beat(&mut self) -> Duration {
+        BEAT - Duration::from_millis(self.draw(190))
+    }
+
+    /// The next of a row of drawn numbers, below `limit`.
+    fn draw(&mut self, limit: u64) -> u64 {
+        self.jitter =
+            self.jitter.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.jitter >> 33) % limit
+    }
+}
+
+fn retry(tries: u32) -> Duration {
+    FIRST_RETRY.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(LONGEST_RETRY)
+}

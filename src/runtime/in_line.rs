@@ -1,0 +1,247 @@
+//! Carries one waiter's messages: from standing in line to holding the lock, or out of the line.
+//!
+//! It decides nothing. Dropping it at any await leaves the line wherever the waiter stands, and undoes a claim that is
+//! under way.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+
+use rand::random;
+
+use super::acquire::{Failed, Request, explain, new_owner};
+use super::driver::Driver;
+use crate::error::AcquireError;
+use crate::node::{self, Mailbox, News, Registered, Seat};
+use crate::protocol::lease::{Asking, Event as LeaseEvent, Lease};
+use crate::protocol::line::{self, Lines, Ranks};
+use crate::protocol::message::{Holder, Reply};
+use crate::protocol::quorum::NodeId;
+use crate::protocol::time::Instant;
+use crate::protocol::waiter::{Event, Habits, Waiter};
+use crate::shared::{Counted, Shared};
+
+/// How standing in line ended.
+pub(crate) enum Ended {
+    /// The lock is held.
+    Acquired(Box<(Driver, Counted)>),
+    /// No line can be used.
+    Unable,
+    /// The wait is over; who held the lock where the line was kept, as far as is known.
+    WaitOver(Option<(NodeId, Option<Holder>)>),
+}
+
+/// A waiter and its calls in flight.
+struct InLine<'a> {
+    shared: &'a Arc<Shared>,
+    request: &'a Request,
+    lines: Lines,
+    waiter: Waiter,
+    /// One for each owner: what was released must not be sent again in another form.
+    mailbox: Arc<Mailbox>,
+    registered: Option<Registered>,
+    seat: Option<Seat>,
+    asked: Instant,
+    holder: Option<(NodeId, Option<Holder>)>,
+}
+
+/// Stands in line until the lock is held or `deadline` has come. `last` is set to the cause of each failed claim.
+pub(super) async fn wait(
+    shared: &Arc<Shared>,
+    request: &Request,
+    ranks: Ranks,
+    deadline: Instant,
+    last: &mut Option<Failed>,
+) -> Result<Ended, AcquireError> {
+    // Until it has left the line, a client that closes waits for it.
+    let counted = Counted::new(shared.clone());
+    if shared.closing.is_cancelled() {
+        return Err(AcquireError::Closed);
+    }
+    let client = shared.wakeups.client();
+    let habits = Habits {
+        client,
+        hand_over: line::hand_over(shared.pace.worst(), request.terms.ttl),
+        reply_timeout: request.terms.reply_timeout,
+        drift: request.terms.drift,
+    };
+    let mut in_line = InLine {
+        shared,
+        request,
+        lines: ranks.lines(client),
+        waiter: Waiter::new(request.key.clone(), ranks, habits, random()),
+        mailbox: Mailbox::new(),
+        registered: None,
+        seat: None,
+        asked: Instant::default(),
+        holder: None,
+    };
+    loop {
+        in_line.settle()?;
+        match in_line.waiter.poll_event() {
+            Some(Event::Claim { patient }) => {
+                if let Some(driver) = in_line.claim(patient, last).await {
+                    return Ok(Ended::Acquired(Box::new((driver, counted))));
+                }
+                continue;
+            }
+            Some(Event::Standing { place, dropped }) => {
+                let score = place.score;
+                in_line.holder = Some((in_line.waiter.node(), place.holder));
+                in_line.sit(score, dropped);
+                continue;
+            }
+            Some(Event::Unable(reply)) => {
+                tracing::debug!(key = %request.key, ?reply, "no line to stand in, polling");
+                in_line.settle()?;
+                return Ok(Ended::Unable);
+            }
+            None => {}
+        }
+        let due = in_line.waiter.poll_timeout().unwrap_or(Instant::FAR_FUTURE);
+        tokio::select! {
+            biased;
+            () = shared.closing.cancelled() => return Err(AcquireError::Closed),
+            news = poll_fn(|cx| in_line.mailbox.poll_news(cx)) => in_line.take(news),
+            () = shared.clock.doze_until(due.min(deadline)) => {
+                let now = shared.clock.now();
+                if now >= deadline {
+                    return Ok(Ended::WaitOver(in_line.holder.take()));
+                }
+                in_line.waiter.handle_timeout(now);
+            }
+        }
+    }
+}
+
+impl InLine<'_> {
+    fn now(&self) -> Instant {
+        self.shared.clock.now()
+    }
+
+    /// Hands the nodes what the waiter wants sent, and the waiter the owners it wants.
+    fn settle(&mut self) -> Result<(), AcquireError> {
+        self.pump();
+        while self.waiter.wants_owner() {
+            let owner = new_owner()?;
+            // The earlier owner is never sent again, in no form.
+            self.mailbox.end();
+            self.mailbox = Mailbox::new();
+            self.seat = None;
+            self.registered = Some(self.shared.wakeups.register(owner, self.mailbox.clone()));
+            let deaf = self.shared.nodes.get(self.waiter.node().index()).is_some_and(node::Node::is_deaf);
+            self.shared.hints.note(&self.request.key, self.waiter.node());
+            self.waiter.supply(owner, deaf, self.now());
+            self.pump();
+        }
+        Ok(())
+    }
+
+    fn pump(&mut self) {
+        while let Some(send) = self.waiter.poll_send() {
+            let Some(node) = self.shared.nodes.get(send.node.index()) else { continue };
+            if send.operation.releases() {
+                self.mailbox.end();
+            }
+            let request = node::Request {
+                operation: send.operation,
+                debt: send.debt,
+                mailbox: self.mailbox.clone(),
+                call: u64::from(send.call),
+            };
+            self.asked = self.now();
+            let admitted = node.send(request);
+            self.waiter.handle_sent(send.call, admitted, self.asked);
+        }
+    }
+
+    fn take(&mut self, news: News) {
+        let now = self.now();
+        for delivery in news.deliveries {
+            tracing::trace!(node = %delivery.node, reply = ?delivery.reply, "line");
+            if matches!(delivery.reply, Reply::Queued(_) | Reply::Voted) {
+                self.shared.pace.note(now.since(self.asked));
+            }
+            self.waiter.handle_reply(delivery.call as u32, delivery.connection, delivery.reply, now);
+        }
+        if news.signals.woken {
+            self.waiter.handle_wake();
+        }
+        if let Some(leads) = news.signals.leads {
+            self.waiter.set_leads(leads.is_some(), leads.unwrap_or_default().max(now));
+        }
+        if news.signals.nudged {
+            self.waiter.handle_nudge(now);
+        }
+        for node in news.signals.usable {
+            self.waiter.handle_usable(node, now);
+        }
+    }
+
+    /// Takes a seat among the client's waiters, or keeps it, and learns whether it has to look for all.
+    fn sit(&mut self, score: u64, dropped: bool) {
+        let group = (self.request.key.clone(), self.waiter.node());
+        let member = (score, self.waiter.owner());
+        let look = self.waiter.poll_timeout().unwrap_or(Instant::FAR_FUTURE);
+        let leads = match self.seat.take_if(|seat| !seat.is(&group, member)) {
+            None if self.seat.is_some() => self.seat.as_ref().is_some_and(|seat| seat.renew(look)),
+            _ => {
+                let better = self.waiter.better();
+                let (seat, leads) = self.shared.wakeups.sit(group, member, &self.mailbox, look, better);
+                self.seat = Some(seat);
+                leads
+            }
+        };
+        self.waiter.set_leads(leads, look);
+        if let (true, true, Some(seat)) = (dropped, leads, &self.seat) {
+            self.shared.wakeups.nudge(seat.group(), self.waiter.owner());
+        }
+    }
+
+    /// Claims all nodes under the waiter's owner.
+    async fn claim(&mut self, patient: bool, last: &mut Option<Failed>) -> Option<Driver> {
+        self.seat = None;
+        let (owner, node) = (self.waiter.owner(), self.waiter.node());
+        let (key, terms) = (self.request.key.clone(), self.request.terms);
+        let lease = Lease::acquire(terms, key, owner, Asking::Claim, self.now())
+            .with_lines(self.lines)
+            .voted_by(node, self.waiter.doubt(), patient);
+        let mut driver = Driver::start(lease, self.shared.nodes.clone(), self.shared.clock.clone());
+        driver.listen(self.registered.take());
+        let event = {
+            let mut event = pin!(driver.event());
+            tokio::select! {
+                biased;
+                // The wait ends with the client; the driver undoes the claim.
+                () = self.shared.closing.cancelled() => None,
+                event = &mut event => Some(event),
+            }
+        };
+        match event {
+            None => None,
+            Some(LeaseEvent::Failed(failure)) => {
+                let round = driver.lease().round();
+                // Of two lines only the one at the best node that answers can win.
+                let answered = |node: &NodeId| {
+                    let vote = round.votes().get(node.index());
+                    vote.and_then(|vote| vote.reply.as_ref()).is_some_and(Reply::is_an_answer)
+                };
+                let keeps = !self.waiter.better().any(|node| answered(&node));
+                let remaining = round.shortest_remaining();
+                tracing::debug!(key = %self.request.key, ?failure, keeps, "claim failed");
+                *last = Some(explain(self.shared, self.request, &driver, failure));
+                let doubt = driver.surrender();
+                self.waiter.claim_failed(doubt, keeps, remaining, self.now());
+                None
+            }
+            Some(_) => Some(driver),
+        }
+    }
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        self.waiter.give_up();
+        self.pump();
+    }
+}
