@@ -33,17 +33,26 @@ fn keys() -> [Key; 4] {
 }
 
 fn operation() -> impl Strategy<Value = Step> {
-    (0..4, 0..4usize, 0..3u8, 0..3usize).prop_map(|(kind, key, owner, ttl)| {
-        let (key, owner) = (keys()[key].clone(), Owner::from_bytes([owner; 16]));
-        let duration = Duration::from_millis(TTLS[ttl]);
-        let ttl = Ttl::new(duration, Drift::default(), duration).expect("a sensible TTL");
-        Step::Operation(match kind {
-            0 => Operation::Set { key, owner, ttl },
-            1 => Operation::Claim { key, owner, ttl },
-            2 => Operation::Extend { key, owner, ttl },
-            _ => Operation::Release { key, owner },
-        })
-    })
+    (0..9, 0..4usize, 0..3u8, 0..3usize, 1..3u8, any::<bool>(), proptest::option::of(0..3u8)).prop_map(
+        |drawn| {
+            let (kind, key, owner, ttl, client, polls, earlier) = drawn;
+            // Client 1 is the node's own and listens on its channel; client 2 is as good as dead.
+            let client = ClientId::from_bytes([client; 16]);
+            let rename_from = earlier.map(|byte| Owner::from_bytes([byte; 16]));
+            let (key, owner) = (keys()[key].clone(), Owner::from_bytes([owner; 16]));
+            let duration = Duration::from_millis(TTLS[ttl]);
+            let ttl = Ttl::new(duration, Drift::default(), duration).expect("a sensible TTL");
+            Step::Operation(match kind {
+                0 => Operation::Set { key, owner, ttl },
+                1 => Operation::Claim { key, owner, ttl },
+                2 => Operation::Extend { key, owner, ttl },
+                3 => Operation::Release { key, owner },
+                4 | 5 => Operation::HandOver { key, owner, client, hand_over: ttl },
+                6 => Operation::Inspect { key },
+                _ => Operation::Queue { key, owner, client, polls, rename_from, score: None, hand_over: ttl },
+            })
+        },
+    )
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -134,6 +143,14 @@ impl Pair {
             (Reply::Absent | Reply::Held(_), Reply::NotOurs) => {
                 matches!(operation, Operation::Release { .. }) && version.at_least((8, 4), (9, 0))
             }
+            // Scores are the clocks' times.
+            (Reply::Queued(expected), Reply::Queued(real)) => {
+                (expected.before, expected.entered) == (real.before, real.entered)
+                    && like(expected.holder.as_ref(), real.holder.as_ref())
+            }
+            (Reply::Found(expected), Reply::Found(real)) => {
+                expected.waiting == real.waiting && like(expected.holder.as_ref(), real.holder.as_ref())
+            }
             (expected, real) => expected == real,
         }
     }
@@ -163,6 +180,13 @@ impl Pair {
     }
 }
 
+fn like(expected: Option<&Holder>, real: Option<&Holder>) -> bool {
+    match (expected, real) {
+        (Some(expected), Some(real)) => expected.value == real.value && close(expected, real),
+        (expected, real) => expected == real,
+    }
+}
+
 /// Within two seconds: the TTLs used differ by a minute.
 fn close(expected: &Holder, real: &Holder) -> bool {
     match (expected.remaining, real.remaining) {
@@ -179,7 +203,9 @@ fn memory_and_server_answer_alike() {
     let node = runtime
         .block_on(RawNode::connect(&server.url(), ClientId::from_bytes([1; 16])))
         .expect("a connection");
-    let pair = std::cell::RefCell::new(Pair { server, node, store: Store::default(), started: Wall::now() });
+    let mut store = Store::default();
+    store.subscribe(ClientId::from_bytes([1; 16]));
+    let pair = std::cell::RefCell::new(Pair { server, node, store, started: Wall::now() });
     let config = ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
 
     proptest!(config, |(steps in proptest::collection::vec(step(), 1..40))| {

@@ -57,7 +57,7 @@ pub(crate) async fn acquire(
     let mut backoff = Backoff::new(least, most);
     let mut asking = Asking::Set;
     let mut last = None;
-    let mut in_line = request.wait != Wait::No && shared.hints.contains(&request.key);
+    let mut in_line = deadline > started && shared.hints.contains(&request.key);
     loop {
         if in_line {
             match Box::pin(in_line::wait(shared, request, ranks, deadline, &mut last)).await? {

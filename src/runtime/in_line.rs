@@ -127,7 +127,12 @@ impl InLine<'_> {
             // The earlier owner is never sent again, in no form.
             self.mailbox.end();
             self.mailbox = Mailbox::new();
-            self.seat = None;
+            if let Some(seat) = self.seat.take()
+                && seat.group().1 != self.waiter.node()
+            {
+                // This one leaves the node's line for another's: the others of this client find out why.
+                self.shared.wakeups.nudge(seat.group(), owner);
+            }
             self.registered = Some(self.shared.wakeups.register(owner, self.mailbox.clone()));
             let deaf = self.shared.nodes.get(self.waiter.node().index()).is_some_and(node::Node::is_deaf);
             self.shared.hints.note(&self.request.key, self.waiter.node());

@@ -72,7 +72,8 @@ async fn a_wait_that_ends_leaves_the_line() {
     let redlock = cluster.builder().build().await.unwrap();
     let holder = redlock.acquire(KEY).await.unwrap();
     let patient = waiter(&redlock, ms(9_000));
-    let short = waiter(&cluster.builder().build().await.unwrap(), ms(700));
+    let other = cluster.builder().build().await.unwrap();
+    let short = waiter(&other, ms(700));
 
     let started = Instant::now();
     let error = short.await.unwrap().unwrap_err();
