@@ -35,7 +35,7 @@ async fn waiting(redlock: &Redlock) -> u32 {
 async fn until_waiting(redlock: &Redlock, count: u32) {
     let started = Instant::now();
     while waiting(redlock).await != count {
-        assert!(started.elapsed() < Duration::from_secs(10), "{} wait", waiting(redlock).await);
+        assert!(started.elapsed() < Duration::from_secs(30), "{} wait", waiting(redlock).await);
         tokio::time::sleep(ms(5)).await;
     }
 }

@@ -16,7 +16,7 @@ use crate::node::Node;
 use crate::protocol::backoff::{Backoff, Cause};
 use crate::protocol::lease::{Asking, Event, Failure, Lease, Terms};
 use crate::protocol::line::{self, Lines, Ranks};
-use crate::protocol::message::{Holder, Key, Owner};
+use crate::protocol::message::{Holder, Key, Owner, Reply, Unknown};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::round::Round;
 use crate::protocol::time::Instant;
@@ -56,22 +56,25 @@ pub(crate) async fn acquire(
     let (least, most) = shared.config.retry;
     let mut backoff = Backoff::new(least, most);
     let mut asking = Asking::Set;
-    let mut last = None;
+    let (mut last, mut polls) = (None, false);
     let mut in_line = deadline > started && shared.hints.contains(&request.key);
     loop {
         if in_line {
             match Box::pin(in_line::wait(shared, request, ranks, deadline, &mut last)).await? {
                 Ended::Acquired(held) => return Ok(*held),
                 Ended::WaitOver(holder) => return Err(wait_over(shared, request, started, last, holder)),
-                Ended::Unable => in_line = false,
+                Ended::Unable(reply) => {
+                    in_line = false;
+                    // A line that was refused will be refused again; one that could not be reached is tried again.
+                    polls |= reply.is_an_answer() || matches!(reply, Reply::Unknown(Unknown::Error(_)));
+                }
             }
         } else {
             match attempt(shared, request, lines, asking).await? {
                 Ok(held) => return Ok(held),
                 Err((error, _)) if request.wait == Wait::No => return Err(error),
                 Err(failed) => {
-                    // The first refusal leads into the line, a later one only back to it where it could not be used.
-                    in_line = asking == Asking::Set && failed.0.is_contention();
+                    in_line = !polls && failed.0.is_contention();
                     last = Some(failed);
                 }
             }
@@ -93,7 +96,7 @@ pub(crate) async fn acquire(
             () = shared.clock.sleep_until(wake) => {}
         }
         // Only a script tells how long the holder's key will live, which is worth knowing once there is a holder.
-        if last.as_ref().is_some_and(|(error, _)| error.is_contention()) {
+        if polls {
             asking = Asking::Claim;
         }
     }

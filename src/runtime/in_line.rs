@@ -26,7 +26,7 @@ pub(crate) enum Ended {
     /// The lock is held.
     Acquired(Box<(Driver, Counted)>),
     /// No line can be used.
-    Unable,
+    Unable(Reply),
     /// The wait is over; who held the lock where the line was kept, as far as is known.
     WaitOver(Option<(NodeId, Option<Holder>)>),
 }
@@ -94,7 +94,7 @@ pub(super) async fn wait(
             Some(Event::Unable(reply)) => {
                 tracing::debug!(key = %request.key, ?reply, "no line to stand in, polling");
                 in_line.settle()?;
-                return Ok(Ended::Unable);
+                return Ok(Ended::Unable(reply));
             }
             None => {}
         }
