@@ -525,3 +525,6 @@ impl Waiter {
 fn retry(tries: u32) -> Duration {
     FIRST_RETRY.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(LONGEST_RETRY)
 }
+
+#[cfg(test)]
+mod tests;
