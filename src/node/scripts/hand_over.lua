@@ -11,10 +11,13 @@ if type(held) == 'table' then
     held = 0
 end
 
-if redis.call('EXISTS', line) == 0 then
+-- A user that may not look has no line here either, and must be able to release all the same.
+local exists = redis.pcall('EXISTS', line)
+if exists ~= 1 then
     if held == false then return 0 end
     if held ~= owner then return { held, -1 } end
-    redis.call('DEL', key, lives)
+    redis.call('DEL', key)
+    if exists == 0 then redis.pcall('DEL', lives) end
     return 1
 end
 redis.call('ZREM', line, owner .. ARGV[2])
