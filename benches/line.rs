@@ -125,7 +125,8 @@ fn worker(arguments: &[String]) {
     let (hold, start, end) = (Duration::from_micros(number(hold)), number(start), number(end));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let holds = runtime.block_on(async {
-        let redlock = Redlock::builder().nodes(urls.split(',')).build().await.expect("a client");
+        let redlock =
+            Redlock::builder().nodes(urls.split(',')).wait_in_line().build().await.expect("a client");
         let tasks = (0..number(tasks)).map(|task| {
             let (redlock, retries) = (redlock.clone(), how == "retry");
             let task = (number(first) + task) as usize;

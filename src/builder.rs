@@ -188,6 +188,17 @@ impl RedlockBuilder {
         self
     }
 
+    /// Lets those who wait for a lock stand in line, at one node per key: whoever releases hands the lock to the first and
+    /// wakes it, instead of everybody asking again at random moments. All clients of a lock should agree on it; those that
+    /// do not are correct all the same, only slower and less fair.
+    ///
+    /// On trial, and off by default: mutual exclusion does not depend on it, but order and speed have not yet been shown
+    /// under every fault. See `docs/waiting.md`.
+    pub fn wait_in_line(mut self) -> Self {
+        self.config.in_line = true;
+        self
+    }
+
     /// The client's name as `CLIENT LIST` on the servers shows it. Default: `redquorum-` and a random uuid.
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.client_name = Some(name.into());
@@ -351,6 +362,7 @@ fn spawn_node(
                 client_name: client_name.to_owned(),
                 prefix: config.prefix.as_slice().into(),
                 wakeups: wakeups.clone(),
+                in_line: config.in_line,
             };
             tokio::spawn(redis_node::serve(desk, settings, clock, shutdown));
         }

@@ -63,9 +63,10 @@ impl Redlock {
     ///
     /// # Fairness
     ///
-    /// First come, first served among those who wait in line; a newcomer may get in between a release and the next
-    /// waiter's claim. Where no line can be used, none: those who wait ask again at random moments. See
-    /// `docs/waiting.md`.
+    /// None: those who wait ask again at random moments. With [`RedlockBuilder::wait_in_line`], first come, first served
+    /// among those who wait; a newcomer may get in between a release and the next waiter's claim.
+    ///
+    /// [`RedlockBuilder::wait_in_line`]: crate::RedlockBuilder::wait_in_line
     pub async fn acquire(&self, key: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
         self.lock(key).await
     }
@@ -178,8 +179,7 @@ impl LockRequest {
         self
     }
 
-    /// Waits for the lock at most this long, in line with the others. A claim that has begun by then is carried to its
-    /// end. Zero is one attempt.
+    /// Waits for the lock at most this long. The last attempt begins no later than that. Zero is one attempt.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = Some(Wait::AtMost(limit));
         self

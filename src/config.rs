@@ -47,6 +47,8 @@ pub(crate) struct Config {
     pub(crate) connect_timeout: Duration,
     pub(crate) wait: Wait,
     pub(crate) retry: (Duration, Duration),
+    /// Whether those who wait stand in line, instead of asking again and again.
+    pub(crate) in_line: bool,
 }
 
 /// How long an acquire may wait for the lock.
@@ -72,6 +74,7 @@ impl Default for Config {
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             wait: Wait::AtMost(DEFAULT_WAIT),
             retry: (DEFAULT_RETRY_LEAST, DEFAULT_RETRY_MOST),
+            in_line: false,
         }
     }
 }

@@ -192,6 +192,7 @@ impl RawNode {
             client_name: "redquorum-raw".into(),
             prefix: Arc::default(),
             wakeups: crate::node::Wakeups::new(client, clock.clone(), debts.clone()),
+            in_line: true,
         };
         let limits = crate::node::Limits { backlog: settings.backlog };
         let id = crate::protocol::quorum::NodeId::new(0);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use clients::{SLACK, builder, client, keys_left, ms};
+use clients::{SLACK, all_vote, builder, keys_left, ms};
 use common::{Cluster, eventually};
 use redquorum::{LockGuard, Redlock};
 
@@ -25,6 +25,13 @@ impl Witness {
         assert_eq!(self.0.fetch_sub(1, Ordering::SeqCst), 1, "two holders at a time");
         guard.release().await.expect("released");
     }
+}
+
+/// A client whose acquires wait in line, with all nodes connected.
+async fn waiting_in_line<N: redquorum::IntoNode>(nodes: impl IntoIterator<Item = N>) -> Redlock {
+    let redlock = builder(nodes).wait_in_line().build().await.expect("a quorum of nodes");
+    all_vote(&redlock).await;
+    redlock
 }
 
 /// How many wait, over all servers.
@@ -70,7 +77,7 @@ impl Drop for Process {
 async fn child() {
     let Ok(role) = std::env::var("REDQUORUM_CHILD_ROLE") else { return };
     let nodes = std::env::var("REDQUORUM_CHILD_NODES").expect("the nodes");
-    let redlock = builder(nodes.split(',')).ttl(ms(2_000)).build().await.expect("a client");
+    let redlock = builder(nodes.split(',')).ttl(ms(2_000)).wait_in_line().build().await.expect("a client");
     let waiters = match role.as_str() {
         "holds" => 1,
         count => count.parse().expect("how many wait"),
@@ -86,7 +93,7 @@ async fn contenders_never_overlap() {
     let cluster = Cluster::start(5);
     let (witness, mut tasks) = (Witness::default(), Vec::new());
     for _ in 0..4 {
-        let redlock = client(cluster.urls()).await;
+        let redlock = waiting_in_line(cluster.urls()).await;
         for _ in 0..2 {
             let (redlock, witness) = (redlock.clone(), witness.clone());
             tasks.push(tokio::spawn(async move {
@@ -108,7 +115,7 @@ async fn hand_overs_survive_killed_connections_and_flushed_scripts() {
     let cluster = Arc::new(Cluster::start(3));
     let (witness, mut tasks) = (Witness::default(), Vec::new());
     for _ in 0..2 {
-        let (redlock, witness) = (client(cluster.urls()).await, witness.clone());
+        let (redlock, witness) = (waiting_in_line(cluster.urls()).await, witness.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..60 {
                 let asked = Instant::now();
@@ -140,7 +147,7 @@ async fn hand_overs_survive_killed_connections_and_flushed_scripts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_holder_is_outlived_by_its_ttl_only() {
     let cluster = Cluster::start(5);
-    let redlock = client(cluster.urls()).await;
+    let redlock = waiting_in_line(cluster.urls()).await;
     let holder = Process::start(&cluster, "holds");
     eventually(Duration::from_secs(10), "the other process holds", || keys_left(&cluster) == 5).await;
     let waiter = tokio::spawn(redlock.lock(KEY).into_future());
@@ -162,7 +169,7 @@ async fn a_killed_holder_is_outlived_by_its_ttl_only() {
 async fn stopped_and_killed_processes_are_passed_over() {
     for (waiters, signal) in [(5, rustix::process::Signal::STOP), (1_000, rustix::process::Signal::KILL)] {
         let cluster = Cluster::start(5);
-        let redlock = client(cluster.urls()).await;
+        let redlock = waiting_in_line(cluster.urls()).await;
         let holder = redlock.acquire(KEY).await.expect("free");
         let others = Process::start(&cluster, &waiters.to_string());
         until_waiting(&redlock, waiters).await;
@@ -191,7 +198,7 @@ async fn forbidden_channels_are_made_up_for() {
     }
     let urls: Vec<_> =
         cluster.iter().map(|server| server.url_with(Some("deaf"), Some("secret"), 0)).collect();
-    let (one, two) = (client(urls.clone()).await, client(urls).await);
+    let (one, two) = (waiting_in_line(urls.clone()).await, waiting_in_line(urls).await);
     let holder = one.acquire(KEY).await.expect("free");
     let waiter = tokio::spawn(two.lock(KEY).into_future());
     until_waiting(&one, 1).await;
@@ -209,7 +216,7 @@ async fn forbidden_channels_are_made_up_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lines_node_may_die_and_come_back() {
     let cluster = Cluster::start(3);
-    let (one, two) = (client(cluster.urls()).await, client(cluster.urls()).await);
+    let (one, two) = (waiting_in_line(cluster.urls()).await, waiting_in_line(cluster.urls()).await);
     let holder = one.acquire(KEY).await.expect("free");
     let waiter = tokio::spawn(two.lock(KEY).into_future());
     until_waiting(&one, 1).await;

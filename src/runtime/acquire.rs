@@ -51,15 +51,16 @@ pub(crate) async fn acquire(
         Wait::AtMost(limit) => started.after(limit),
         Wait::Unlimited => Instant::FAR_FUTURE,
     };
-    let ranks = ranks(shared, &request.key);
-    let lines = ranks.lines(shared.wakeups.client());
+    // The nodes that may keep a line, for a client that waits in one.
+    let ranks = shared.config.in_line.then(|| ranks(shared, &request.key));
+    let lines = ranks.map(|ranks| ranks.lines(shared.wakeups.client()));
     let (least, most) = shared.config.retry;
     let mut backoff = Backoff::new(least, most);
     let mut asking = Asking::Set;
-    let (mut last, mut polls) = (None, false);
-    let mut in_line = deadline > started && shared.hints.contains(&request.key);
+    let (mut last, mut polls) = (None, ranks.is_none());
+    let mut in_line = !polls && deadline > started && shared.hints.contains(&request.key);
     loop {
-        if in_line {
+        if let (true, Some(ranks)) = (in_line, ranks) {
             match Box::pin(in_line::wait(shared, request, ranks, deadline, &mut last)).await? {
                 Ended::Acquired(held) => return Ok(*held),
                 Ended::WaitOver(holder) => return Err(wait_over(shared, request, started, last, holder)),
@@ -137,7 +138,7 @@ pub(super) type Failed = (AcquireError, Cause);
 async fn attempt(
     shared: &Arc<Shared>,
     request: &Request,
-    lines: Lines,
+    lines: Option<Lines>,
     asking: Asking,
 ) -> Result<Result<(Driver, Counted), Failed>, AcquireError> {
     // Counted before it is asked whether the client closes: so a client that closes sees it, or it sees the closing.
@@ -148,7 +149,11 @@ async fn attempt(
     // Made before the clock starts: asking the kernel is no part of the round.
     let owner = new_owner()?;
     let key = request.key.clone();
-    let lease = Lease::acquire(request.terms, key, owner, asking, shared.clock.now()).with_lines(lines);
+    let lease = Lease::acquire(request.terms, key, owner, asking, shared.clock.now());
+    let lease = match lines {
+        Some(lines) => lease.with_lines(lines),
+        None => lease,
+    };
     let mut driver = Driver::start(lease, shared.nodes.clone(), shared.clock.clone());
     let event = driver.event().await;
     // No lock is born on a client that closes. And without the client's tasks, which end with its runtime, waiting would

@@ -110,10 +110,15 @@ async fn connect_as(
     let client = Client::open(info)?;
     let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
     let facts = greet(&mut connection, &settings.client_name).await?;
-    let name = name(&connection, settings, &facts).await;
-    let deaf = match resp3 {
-        true => listen(&mut connection, settings).await.err().map(|why| why.to_string().into()),
-        false => Some("the server speaks RESP2 only".into()),
+    let (name, deaf) = if settings.in_line {
+        let name = name(&connection, settings, &facts).await;
+        let deaf = match resp3 {
+            true => listen(&mut connection, settings).await.err().map(|why| why.to_string().into()),
+            false => Some("the server speaks RESP2 only".into()),
+        };
+        (name, deaf)
+    } else {
+        (NodeName::of(settings.address.name().as_bytes()), None)
     };
     Ok(Link {
         connection,

@@ -54,6 +54,8 @@ pub(crate) struct Settings {
     pub(crate) prefix: Arc<[u8]>,
     /// Who is woken.
     pub(crate) wakeups: Arc<Wakeups>,
+    /// Whether anybody will stand in line: else the node needs neither a name nor a channel.
+    pub(crate) in_line: bool,
 }
 
 /// Keeps a connection to the server and serves the desk over it, until the client is gone.
