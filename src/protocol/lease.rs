@@ -270,8 +270,10 @@ impl Lease {
         let (key, owner) = (self.key.clone(), self.owner);
         let ttl = self.terms.ttl;
         let operation = match self.request {
-            Request::Acquire(Asking::Set) => Operation::Set { key, owner, ttl },
-            Request::Acquire(Asking::Claim) => Operation::Claim { key, owner, ttl },
+            Request::Acquire(asking) if asking == Asking::Set || self.is_expected_free(node) => {
+                Operation::Set { key, owner, ttl }
+            }
+            Request::Acquire(_) => Operation::Claim { key, owner, ttl },
             Request::Extend(ttl) => Operation::Extend { key, owner, ttl },
             Request::Heal(ttl) => Operation::Claim { key, owner, ttl },
             Request::Release | Request::Undo => match self.lines.filter(|lines| lines.nodes.contains(node)) {
@@ -289,17 +291,19 @@ impl Lease {
         Some(Send { node, call, operation, debt })
     }
 
+    /// Whether a patient claim is about to ask this node for the first time, which has just been released: a plain set is
+    /// quicker there than a script. Where it is refused after all, the claim that follows tells of the holder.
+    fn is_expected_free(&self, node: NodeId) -> bool {
+        self.patience.is_some() && !self.doubts.get(node.index()).is_some_and(Doubt::is_written)
+    }
+
     fn next_unsent(&mut self) -> Option<NodeId> {
-        let node = self.unsent.pop()?;
-        let releases = matches!(self.request, Request::Release | Request::Undo);
-        match self.lines.filter(|lines| releases && lines.best == node) {
-            Some(_) if !self.unsent.is_empty() => {
-                let other = self.unsent.pop();
-                self.unsent.insert(node);
-                other
-            }
-            _ => Some(node),
-        }
+        // The order matters where somebody waits: to hand over, and to take over.
+        let ordered = self.voted_by.is_some() || matches!(self.request, Request::Release | Request::Undo);
+        let Some(lines) = self.lines.filter(|_| ordered) else { return self.unsent.pop() };
+        let node = lines.next(self.unsent)?;
+        self.unsent.remove(node);
+        Some(node)
     }
 
     /// What became of a call at the node's door: on which connection it went, or why it did not.

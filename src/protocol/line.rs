@@ -115,9 +115,16 @@ impl Ranks {
     }
 
     /// What a lease of `client` has to know of them.
-    pub fn lines(&self, client: ClientId) -> Lines {
+    pub fn lines(&self, client: ClientId, quorum: Quorum) -> Lines {
         let best = self.as_slice().first().copied().unwrap_or(NodeId::new(0));
-        Lines { client, nodes: self.set(), best }
+        let mut early = NodeSet::EMPTY;
+        let others = self.as_slice().iter().copied().chain(quorum.all());
+        for node in others.filter(|node| *node != best) {
+            if early.len() + 1 < quorum.needed() {
+                early.insert(node);
+            }
+        }
+        Lines { client, nodes: self.set(), best, early }
     }
 
     /// The nodes as a set.
@@ -135,8 +142,21 @@ pub struct Lines {
     pub client: ClientId,
     /// The nodes that may keep a line for the key: there, a release hands over.
     pub nodes: NodeSet,
-    /// The best of them, which is told of a release last: whoever is woken by it finds the other nodes free already.
+    /// The best of them.
     pub best: NodeId,
+    /// With the best a quorum: these are told of a release before it, so that whoever is woken by it finds them free
+    /// already.
+    pub early: NodeSet,
+}
+
+impl Lines {
+    /// The node of `unsent` that is told first: a quorum that ends with the best, and then the others. Were the best told
+    /// last, the next holder would be woken by so much later; were it told first, its claims would often come before
+    /// the releases. Claims go in the same order.
+    pub(super) fn next(&self, unsent: NodeSet) -> Option<NodeId> {
+        let early = unsent.filter(|node| self.early.contains(*node)).min();
+        early.or_else(|| unsent.contains(self.best).then_some(self.best)).or_else(|| { unsent }.pop())
+    }
 }
 
 /// The life of a vote that was handed over: clamp(4 × worst round trip + 200 ms, 500 ms, ttl / 2). Long enough for a busy
@@ -203,6 +223,32 @@ mod tests {
         names[best] = None;
         let ranks = ranked(b"k", &names);
         assert_eq!((ranks.len(), ranks[3]), (4, best));
+    }
+
+    /// A quorum that ends with the best node comes first, whatever N is.
+    #[test]
+    fn a_quorum_that_ends_with_the_best_is_told_first() {
+        for nodes in 1..=7 {
+            let quorum = Quorum::of(nodes).unwrap();
+            let ranks = rank(b"k", &names(nodes), quorum);
+            let lines = ranks.lines(ClientId::from_bytes([7; 16]), quorum);
+            let mut unsent = quorum.all();
+            let order: Vec<_> = std::iter::from_fn(|| {
+                let node = lines.next(unsent)?;
+                unsent.remove(node);
+                Some(node)
+            })
+            .collect();
+            assert_eq!(order.len(), nodes);
+            assert_eq!(order[quorum.needed() - 1], lines.best);
+            assert!(
+                ranks
+                    .as_slice()
+                    .iter()
+                    .take(quorum.needed())
+                    .all(|node| order[..quorum.needed()].contains(node))
+            );
+        }
     }
 
     #[test]

@@ -9,7 +9,10 @@ use super::message::Reply;
 use super::quorum::{NodeId, Quorum};
 use super::time::Instant;
 
-/// A node is asked again after an eighth of a round trip; twice that the next time, and so on.
+/// A node is asked again this often without a pause: the way there and back is one, and timers are coarse.
+const AT_ONCE: u8 = 2;
+
+/// Then after an eighth of a round trip; twice that the next time, and so on.
 const FIRST_PAUSE: u32 = 8;
 
 /// A server needs this long for a command or two; asking again sooner would only load it.
@@ -36,6 +39,7 @@ pub(super) struct Patience {
 #[derive(Clone, Debug, Default)]
 struct Node {
     answered: bool,
+    refusals: u8,
     pause: Duration,
     refused: Option<Refused>,
 }
@@ -67,8 +71,11 @@ impl Patience {
         if !matches!(reply, Reply::Held(_)) || self.until <= now {
             return Some(reply);
         }
-        state.pause =
-            if state.pause.is_zero() { (elapsed / FIRST_PAUSE).max(LEAST_PAUSE) } else { state.pause * 2 };
+        state.refusals = state.refusals.saturating_add(1);
+        if state.refusals > AT_ONCE {
+            let first = (elapsed / FIRST_PAUSE).max(LEAST_PAUSE);
+            state.pause = if state.pause.is_zero() { first } else { state.pause * 2 };
+        }
         let due = now.after(state.pause);
         state.refused = Some(Refused { reply, due: Some(due) });
         None
@@ -124,17 +131,24 @@ mod tests {
         assert_eq!(patience.take(NodeId::new(1), held(), at(1_000)), None);
         assert_eq!(patience.take(NodeId::new(2), held(), at(1_600)), None);
 
-        assert_eq!(patience.poll_timeout(), Some(at(1_125)));
-        assert_eq!(patience.poll_again(at(1_124)), None);
-        assert_eq!(patience.poll_again(at(1_125)), Some(NodeId::new(1)));
-        assert_eq!(patience.poll_again(at(1_125)), None, "once");
-        assert_eq!(patience.take(NodeId::new(1), held(), at(2_000)), None);
-        assert_eq!(patience.poll_timeout(), Some(at(1_800)), "node 3's turn");
-        assert_eq!(patience.poll_again(at(2_250)), Some(NodeId::new(1)), "twice the pause");
+        assert_eq!(patience.poll_timeout(), Some(at(1_000)), "at once");
+        assert_eq!(patience.poll_again(at(1_600)), Some(NodeId::new(1)));
+        assert_eq!(patience.poll_again(at(1_600)), Some(NodeId::new(2)));
+        assert_eq!(patience.poll_again(at(1_600)), None, "once each");
+        assert_eq!(patience.take(NodeId::new(1), held(), at(1_700)), None);
+        assert_eq!(patience.poll_again(at(1_700)), Some(NodeId::new(1)), "and once more");
+        assert_eq!(patience.take(NodeId::new(1), held(), at(1_800)), None);
+        assert_eq!(patience.poll_timeout(), Some(at(2_025)), "then after a pause");
+        assert_eq!(patience.poll_again(at(2_024)), None);
+        assert_eq!(patience.poll_again(at(2_025)), Some(NodeId::new(1)));
+        assert_eq!(patience.take(NodeId::new(1), held(), at(2_100)), None);
+        assert_eq!(patience.poll_timeout(), Some(at(2_550)), "of twice the length");
+        assert_eq!(patience.poll_again(at(2_550)), Some(NodeId::new(1)));
+        assert_eq!(patience.take(NodeId::new(2), held(), at(2_600)), None);
 
         assert_eq!(patience.poll_final(at(2_999)), None);
         assert_eq!(patience.poll_final(at(3_000)), Some((NodeId::new(2), held())));
-        assert_eq!(patience.poll_final(at(3_000)), None, "node 2 is being asked");
+        assert_eq!(patience.poll_final(at(3_000)), None, "node 1 is being asked");
         assert_eq!(patience.take(NodeId::new(1), held(), at(3_100)), Some(held()));
     }
 

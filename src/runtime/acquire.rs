@@ -53,7 +53,7 @@ pub(crate) async fn acquire(
     };
     // The nodes that may keep a line, for a client that waits in one.
     let ranks = shared.config.in_line.then(|| ranks(shared, &request.key));
-    let lines = ranks.map(|ranks| ranks.lines(shared.wakeups.client()));
+    let lines = ranks.map(|ranks| ranks.lines(shared.wakeups.client(), shared.quorum));
     let (least, most) = shared.config.retry;
     let mut backoff = Backoff::new(least, most);
     let mut asking = Asking::Set;

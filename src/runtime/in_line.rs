@@ -68,7 +68,7 @@ pub(super) async fn wait(
     let mut in_line = InLine {
         shared,
         request,
-        lines: ranks.lines(client),
+        lines: ranks.lines(client, shared.quorum),
         waiter: Waiter::new(request.key.clone(), ranks, habits, random()),
         mailbox: Mailbox::new(),
         registered: None,
