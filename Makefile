@@ -17,6 +17,13 @@ soak: ## Measure the promised figures in full size, on a quiet machine
 	cargo test --release --all-features --test figures --test latency --test memory -- \
 		--ignored --nocapture --test-threads 1
 
+SECONDS ?= 5
+
+.PHONY: bench-contention
+bench-contention: ## Measure processes that contend for one lock, beside retrying clients
+	@REDQUORUM_REDIS_SERVER="$$(scripts/servers.sh default)" CARGO_TARGET_DIR=target \
+		cargo run --release --quiet --manifest-path benches/peers/Cargo.toml --bin contention -- $(SECONDS)
+
 .PHONY: compose-test
 compose-test: ## Bring the five nodes of docker-compose.yml up, check them, take them down
 	@scripts/compose-test.sh

@@ -1,11 +1,13 @@
-//! What waiting costs: processes that contend for one lock on five real servers, side by side with randomised retry.
+//! What waiting costs: processes that contend for one lock on five real servers, side by side with randomised retry and
+//! with another client.
 //!
-//! `cargo bench --bench line` prints the table; `cargo bench --bench line -- SECONDS` runs each row for that long.
+//! `make bench-contention` prints the table; `make bench-contention SECONDS=20` runs each row for that long.
 //!
 //! Every task notes when it asked, was granted and called release, on the machine's own clock. From that the parent
-//! finds the figures, and that no two holds overlap: the library's word for it is not asked.
+//! finds the figures, and that no two holds overlap: no library's word for it is asked.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../../../tests/common/mod.rs"]
+#[allow(dead_code, unused_imports)]
 mod common;
 
 use std::io::Write;
@@ -28,17 +30,24 @@ fn main() {
     let seconds = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(5);
     let cluster = Cluster::start(NODES);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let round_trip = runtime.block_on(fan_out(&cluster));
-    println!("round trip of a bare fan-out to {NODES} nodes, third answer: p50 {round_trip:.0?}\n");
+    for (pause, when) in [(0, "at once after each other"), (1_000, "after 1 ms of holding")] {
+        let round_trip = runtime.block_on(fan_out(&cluster, Duration::from_micros(pause)));
+        println!("round trip of a bare fan-out to {NODES} nodes, third answer, {when}: p50 {round_trip:.0?}");
+    }
     println!(
-        "| how | processes × tasks | hold | per second | gap p50 | gap p99 | wait p50 | wait p99 | longest | p99/p50 \
-         | Jain tasks | Jain processes | scripts each |"
+        "\n| how | processes × tasks | hold | per second | gap p50 | gap p99 | wait p50 | wait p99 | longest | p99/p50 \
+         | Jain tasks | Jain processes | commands each |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
     for hold in [1_000, 0] {
-        for (how, processes, tasks) in
-            [("line", 1, 1), ("line", PROCESSES, TASKS), ("retry", 1, 1), ("retry", PROCESSES, TASKS)]
-        {
+        for (how, processes, tasks) in [
+            ("plain", 1, 1),
+            ("line", 1, 1),
+            ("line", PROCESSES, TASKS),
+            ("retry", PROCESSES, TASKS),
+            ("rslock", 1, 1),
+            ("rslock", PROCESSES, TASKS),
+        ] {
             row(&cluster, how, processes, tasks, hold, seconds);
         }
     }
@@ -125,25 +134,23 @@ fn worker(arguments: &[String]) {
     let (hold, start, end) = (Duration::from_micros(number(hold)), number(start), number(end));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let holds = runtime.block_on(async {
-        let redlock =
-            Redlock::builder().nodes(urls.split(',')).wait_in_line().build().await.expect("a client");
+        let locker = Locker::connect(how, urls).await;
         let tasks = (0..number(tasks)).map(|task| {
-            let (redlock, retries) = (redlock.clone(), how == "retry");
+            let locker = locker.clone();
             let task = (number(first) + task) as usize;
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_nanos(start.saturating_sub(now()))).await;
                 let mut holds = Vec::new();
                 while now() < end {
                     let asked = now();
-                    let guard = if retries { retry(&redlock).await } else { redlock.acquire(KEY).await.ok() };
-                    let Some(guard) = guard else { continue };
+                    let Some(held) = locker.acquire().await else { continue };
                     let granted = now();
                     let until = Instant::now() + hold;
                     while Instant::now() < until {
                         std::hint::spin_loop();
                     }
                     let released = now();
-                    let _ = guard.release().await;
+                    held.release().await;
                     holds.push(Hold { task, asked, granted, released });
                 }
                 holds
@@ -153,12 +160,64 @@ fn worker(arguments: &[String]) {
         for task in tasks.collect::<Vec<_>>() {
             all.extend(task.await.expect("the task"));
         }
-        redlock.close(Duration::from_secs(2)).await;
+        if let Locker::Line(redlock) | Locker::Retry(redlock) = locker {
+            redlock.close(Duration::from_secs(2)).await;
+        }
         all
     });
     let mut out = std::io::stdout().lock();
     for Hold { task, asked, granted, released } in holds {
         writeln!(out, "{task} {asked} {granted} {released}").expect("the parent reads");
+    }
+}
+
+/// Those that are compared.
+#[derive(Clone)]
+enum Locker {
+    /// This library, with waiting in line.
+    Line(Redlock),
+    /// This library's rounds, and what a client without a line does between them.
+    Retry(Redlock),
+    /// The `rslock` crate, with as many retries as it takes and the same pauses.
+    Rslock(rslock::LockManager),
+}
+
+enum Held {
+    Guard(LockGuard),
+    Rslock(rslock::LockManager, rslock::Lock),
+}
+
+impl Locker {
+    async fn connect(how: &str, urls: &str) -> Self {
+        if how == "rslock" {
+            let mut manager = rslock::LockManager::new(urls.split(',').collect());
+            manager.set_retry(u32::MAX, Duration::from_millis(20));
+            return Self::Rslock(manager);
+        }
+        let builder = Redlock::builder().nodes(urls.split(','));
+        let builder = if how == "line" { builder.wait_in_line() } else { builder };
+        let redlock = builder.build().await.expect("a client");
+        if how == "retry" { Self::Retry(redlock) } else { Self::Line(redlock) }
+    }
+
+    async fn acquire(&self) -> Option<Held> {
+        match self {
+            Self::Line(redlock) => redlock.acquire(KEY).await.ok().map(Held::Guard),
+            Self::Retry(redlock) => retry(redlock).await.map(Held::Guard),
+            Self::Rslock(manager) => {
+                let lock = manager.lock(KEY, Duration::from_secs(10)).await.ok()?;
+                Some(Held::Rslock(manager.clone(), lock))
+            }
+        }
+    }
+}
+
+impl Held {
+    async fn release(self) {
+        match self {
+            Self::Guard(guard) => drop(guard.release().await),
+            Self::Rslock(manager, lock) => manager.unlock(&lock).await,
+        }
     }
 }
 
@@ -174,8 +233,8 @@ async fn retry(redlock: &Redlock) -> Option<LockGuard> {
     }
 }
 
-/// The third answer of five, from sending on, with nothing of this project in between.
-async fn fan_out(cluster: &Cluster) -> Duration {
+/// The third answer of five to a set, from sending on, with nothing of this project in between.
+async fn fan_out(cluster: &Cluster, pause: Duration) -> Duration {
     let mut connections = Vec::new();
     for url in cluster.urls() {
         let client = redis::Client::open(url).expect("a url");
@@ -183,10 +242,18 @@ async fn fan_out(cluster: &Cluster) -> Duration {
     }
     let mut times = Vec::new();
     for _ in 0..3_000 {
+        let until = Instant::now() + pause;
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
         let started = Instant::now();
         let asked = connections.iter().map(|connection| {
             let mut connection = connection.clone();
-            async move { redis::cmd("GET").arg(KEY).exec_async(&mut connection).await.expect("an answer") }
+            async move {
+                let mut set = redis::cmd("SET");
+                set.arg("fan-out").arg(7).arg("NX").arg("PX").arg(10_000);
+                set.exec_async(&mut connection).await.expect("an answer")
+            }
         });
         let mut asked: futures::stream::FuturesUnordered<_> = asked.collect();
         for _ in 0..3 {
@@ -199,12 +266,13 @@ async fn fan_out(cluster: &Cluster) -> Duration {
     times[times.len() / 2]
 }
 
-/// Scripts and native compare-and-deletes that the servers have executed: all that is sent in line, and the releases
-/// where every attempt is a plain set.
+/// What was sent to all nodes: scripts, native compare-and-deletes and plain sets, without the set that a script makes
+/// when it hands a key over, of which each publishes once.
 fn commands(cluster: &Cluster) -> u64 {
-    // A set inside a script counts as a command there, and is none that was sent: claims and hand-overs have one each.
-    let names = ["evalsha", "eval", "delifeq", "delex"];
-    cluster.iter().map(|server| names.iter().map(|name| server.commandstats(name)).sum::<u64>()).sum()
+    let count = |names: &[&str]| -> u64 {
+        cluster.iter().map(|server| names.iter().map(|name| server.commandstats(name)).sum::<u64>()).sum()
+    };
+    count(&["evalsha", "eval", "delifeq", "delex", "set"]) - count(&["publish"])
 }
 
 fn now() -> u64 {
