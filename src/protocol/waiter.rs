@@ -24,8 +24,9 @@ use super::quorum::{NodeId, NodeSet};
 use super::time::Instant;
 use super::validity::{Drift, Ttl};
 
-/// The client's sign of life: its best-placed waiter looks this often, less up to a fifth, which is drawn.
-pub const BEAT: Duration = Duration::from_millis(950);
+/// The client's sign of life: its best-placed waiter looks this often, less up to 40 ms, which are drawn: no more than
+/// once a second.
+pub const BEAT: Duration = Duration::from_millis(1_050);
 
 /// A waiter that cannot be woken looks this often, times its place in the line counted from one.
 const POLL: Duration = Duration::from_millis(50);
@@ -511,7 +512,7 @@ impl Waiter {
     }
 
     fn beat(&mut self) -> Duration {
-        BEAT - Duration::from_millis(self.draw(190))
+        BEAT - Duration::from_millis(self.draw(40))
     }
 
     /// The next of a row of drawn numbers, below `limit`.

@@ -60,7 +60,7 @@ pub(crate) async fn acquire(
     let (mut last, mut polls) = (None, ranks.is_none());
     let mut in_line = !polls && deadline > started && shared.hints.contains(&request.key);
     loop {
-        if let (true, Some(ranks)) = (in_line, ranks) {
+        if let (true, Some(ranks)) = (in_line, &ranks) {
             match Box::pin(in_line::wait(shared, request, ranks, deadline, &mut last)).await? {
                 Ended::Acquired(held) => return Ok(*held),
                 Ended::WaitOver(holder) => return Err(wait_over(shared, request, started, last, holder)),

@@ -49,7 +49,7 @@ struct InLine<'a> {
 pub(super) async fn wait(
     shared: &Arc<Shared>,
     request: &Request,
-    ranks: Ranks,
+    ranks: &Ranks,
     deadline: Instant,
     last: &mut Option<Failed>,
 ) -> Result<Ended, AcquireError> {
@@ -69,7 +69,7 @@ pub(super) async fn wait(
         shared,
         request,
         lines: ranks.lines(client, shared.quorum),
-        waiter: Waiter::new(request.key.clone(), ranks, habits, random()),
+        waiter: Waiter::new(request.key.clone(), *ranks, habits, random()),
         mailbox: Mailbox::new(),
         registered: None,
         seat: None,
@@ -80,7 +80,8 @@ pub(super) async fn wait(
         in_line.settle()?;
         match in_line.waiter.poll_event() {
             Some(Event::Claim { patient }) => {
-                if let Some(driver) = in_line.claim(patient, last).await {
+                // Boxed: thousands may stand in line, and few of them claim at a time.
+                if let Some(driver) = Box::pin(in_line.claim(patient, last)).await {
                     return Ok(Ended::Acquired(Box::new((driver, counted))));
                 }
                 continue;
