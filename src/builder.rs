@@ -188,14 +188,13 @@ impl RedlockBuilder {
         self
     }
 
-    /// Lets those who wait for a lock stand in line, at one node per key: whoever releases hands the lock to the first and
-    /// wakes it, instead of everybody asking again at random moments. All clients of a lock should agree on it; those that
-    /// do not are correct all the same, only slower and less fair.
+    /// Lets those who wait for a lock ask again at random moments, with the pauses of [`RedlockBuilder::retry`], instead of
+    /// standing in line at one node per key to be handed the lock by whoever releases it.
     ///
-    /// On trial, and off by default: mutual exclusion does not depend on it, but order and speed have not yet been shown
-    /// under every fault. See `docs/waiting.md`.
-    pub fn wait_in_line(mut self) -> Self {
-        self.config.in_line = true;
+    /// For clients that shall create no key but the locks themselves. All clients of a lock should agree on it: those who
+    /// do not are correct all the same, only slower and less fair. See `docs/waiting.md`.
+    pub fn wait_by_retrying(mut self) -> Self {
+        self.config.in_line = false;
         self
     }
 

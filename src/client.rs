@@ -63,10 +63,11 @@ impl Redlock {
     ///
     /// # Fairness
     ///
-    /// None: those who wait ask again at random moments. With [`RedlockBuilder::wait_in_line`], first come, first served
-    /// among those who wait; a newcomer may get in between a release and the next waiter's claim.
+    /// First come, first served among those who wait in line at one node, in whatever process they are. A newcomer may get
+    /// in between a release and the next waiter's claim, and the line is made anew where its node is lost. With
+    /// [`RedlockBuilder::wait_by_retrying`], none.
     ///
-    /// [`RedlockBuilder::wait_in_line`]: crate::RedlockBuilder::wait_in_line
+    /// [`RedlockBuilder::wait_by_retrying`]: crate::RedlockBuilder::wait_by_retrying
     pub async fn acquire(&self, key: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
         self.lock(key).await
     }

@@ -74,7 +74,7 @@ impl Default for Config {
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             wait: Wait::AtMost(DEFAULT_WAIT),
             retry: (DEFAULT_RETRY_LEAST, DEFAULT_RETRY_MOST),
-            in_line: false,
+            in_line: true,
         }
     }
 }

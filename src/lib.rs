@@ -78,7 +78,7 @@
 //! In the source: `docs/design.md` (how it is built, and why), `docs/safety.md` (what holds under which assumption, and which test shows it),
 //! `docs/testing.md` (how that is shown), and the table of all defaults in `README.md`.
 //!
-//! Not there yet: a line for those who wait, automatic extension, fencing tokens, a guard against restarted nodes, metrics.
+//! Not there yet: automatic extension, fencing tokens, a guard against restarted nodes, metrics.
 
 #[cfg(feature = "runtime")]
 mod builder;

@@ -143,7 +143,8 @@ fn commands(server: &Server) -> Vec<(String, u64)> {
     let calls = text.lines().filter_map(|line| {
         let (command, stats) = line.strip_prefix("cmdstat_")?.split_once(':')?;
         let calls = stats.strip_prefix("calls=")?.split(',').next()?.parse().ok()?;
-        (!["info", "get", "del", "pttl", "keys"].contains(&command)).then(|| (command.to_owned(), calls))
+        (!["info", "get", "del", "exists", "pttl", "keys"].contains(&command))
+            .then(|| (command.to_owned(), calls))
     });
     calls.collect()
 }

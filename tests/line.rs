@@ -29,7 +29,7 @@ impl Witness {
 
 /// A client whose acquires wait in line, with all nodes connected.
 async fn waiting_in_line<N: redquorum::IntoNode>(nodes: impl IntoIterator<Item = N>) -> Redlock {
-    let redlock = builder(nodes).wait_in_line().build().await.expect("a quorum of nodes");
+    let redlock = builder(nodes).build().await.expect("a quorum of nodes");
     all_vote(&redlock).await;
     redlock
 }
@@ -77,7 +77,7 @@ impl Drop for Process {
 async fn child() {
     let Ok(role) = std::env::var("REDQUORUM_CHILD_ROLE") else { return };
     let nodes = std::env::var("REDQUORUM_CHILD_NODES").expect("the nodes");
-    let redlock = builder(nodes.split(',')).ttl(ms(2_000)).wait_in_line().build().await.expect("a client");
+    let redlock = builder(nodes.split(',')).ttl(ms(2_000)).build().await.expect("a client");
     let waiters = match role.as_str() {
         "holds" => 1,
         count => count.parse().expect("how many wait"),

@@ -126,7 +126,7 @@ async fn passwords_never_show() {
     until_votes(&working, |outcomes| outcomes[0] == Outcome::Granted).await;
     exercise(&ear, &working).await;
     cluster[0].command(&["CONFIG", "SET", "requirepass", "changed"]);
-    cluster[0].command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    cluster[0].command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     until_votes(&working, |outcomes| matches!(outcomes[0], Outcome::NotSent(_))).await;
     tokio::time::sleep(ms(300)).await;
     exercise(&ear, &working).await;

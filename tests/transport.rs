@@ -96,7 +96,7 @@ async fn reconnecting_goes_on_at_a_bounded_rate() {
 
     // One refuses the password, one the connection.
     cluster[0].command(&["CONFIG", "SET", "requirepass", "another"]);
-    cluster[0].command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    cluster[0].command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     hole.refuse();
     hole.reset();
     let accepted = hole.traffic().accepted;

@@ -20,7 +20,7 @@ use redquorum::{IntoNode, Redlock};
 const KEY: &str = "turns";
 
 async fn in_line<N: IntoNode>(nodes: impl IntoIterator<Item = N>) -> Redlock {
-    let redlock = builder(nodes).wait_in_line().build().await.expect("a quorum of nodes");
+    let redlock = builder(nodes).build().await.expect("a quorum of nodes");
     all_vote(&redlock).await;
     redlock
 }
@@ -144,7 +144,7 @@ async fn hand_overs_with_killed_connections(count: usize) -> Vec<Duration> {
             "TYPE",
             if rand::random() { "normal" } else { "pubsub" },
         ]);
-        tokio::time::sleep(ms(rand::random_range(1..40))).await;
+        tokio::time::sleep(ms(rand::random_range(10..100))).await;
     }
     let mut gaps = Vec::new();
     for task in tasks {

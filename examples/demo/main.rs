@@ -373,8 +373,10 @@ impl Demo {
     }
 
     async fn end(self, took: Duration) -> ExitCode {
-        let Self { stage, anna, ben, .. } = self;
+        let Self { stage, nodes, prefix, anna, ben } = self;
         let clean = anna.close(Duration::from_secs(1)).await & ben.close(Duration::from_secs(1)).await;
+        // What names a node stays there for good, and this prefix is not used again.
+        nodes.remove(&format!("{prefix}redquorum:node")).await;
         println!();
         if stage.failed().is_empty() && clean {
             let verdict = format!("All was as it should be, in {}.", time(took));

@@ -113,6 +113,18 @@ impl Nodes {
         Ok(self.look(key).await?.iter().flatten().count())
     }
 
+    /// Takes a key of the demo's own from every server that can be reached.
+    pub async fn remove(&self, key: &str) {
+        for node in &self.nodes {
+            if let Node::Real(server) = node
+                && let Ok(client) = redis::Client::open(server.info.clone())
+                && let Ok(mut direct) = client.get_multiplexed_async_connection().await
+            {
+                let _: Result<u64, _> = redis::cmd("DEL").arg(key).query_async(&mut direct).await;
+            }
+        }
+    }
+
     /// One line about each node.
     pub fn describe(&self) -> Vec<String> {
         let describe = |node: &Node| match node {

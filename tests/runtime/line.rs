@@ -36,7 +36,7 @@ async fn grants_follow_the_order_of_arrival() {
     let cluster = cluster_of(5).await;
     let mut clients = Vec::new();
     for _ in 0..4 {
-        clients.push(cluster.builder().wait_in_line().build().await.unwrap());
+        clients.push(cluster.builder().build().await.unwrap());
     }
     let holder = clients[0].acquire(KEY).await.unwrap();
     let order = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -69,10 +69,10 @@ async fn grants_follow_the_order_of_arrival() {
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_ends_leaves_the_line() {
     let cluster = cluster_of(3).await;
-    let redlock = cluster.builder().wait_in_line().build().await.unwrap();
+    let redlock = cluster.builder().build().await.unwrap();
     let holder = redlock.acquire(KEY).await.unwrap();
     let patient = waiter(&redlock, ms(9_000));
-    let other = cluster.builder().wait_in_line().build().await.unwrap();
+    let other = cluster.builder().build().await.unwrap();
     let short = waiter(&other, ms(700));
 
     let started = Instant::now();
@@ -94,8 +94,8 @@ async fn a_wait_that_ends_leaves_the_line() {
 async fn dropped_around_the_hand_over_passes_it_on() {
     for micros in (0..8_000).step_by(250) {
         let cluster = cluster_of(5).await;
-        let redlock = cluster.builder().wait_in_line().build().await.unwrap();
-        let other = cluster.builder().wait_in_line().build().await.unwrap();
+        let redlock = cluster.builder().build().await.unwrap();
+        let other = cluster.builder().build().await.unwrap();
         let holder = redlock.acquire(KEY).await.unwrap();
         let dropped = waiter(&other, ms(9_000));
         tokio::time::sleep(ms(20)).await;
@@ -121,8 +121,8 @@ async fn dropped_around_the_hand_over_passes_it_on() {
 #[tokio::test(start_paused = true)]
 async fn closing_leaves_the_line() {
     let cluster = cluster_of(3).await;
-    let redlock = cluster.builder().wait_in_line().build().await.unwrap();
-    let other = cluster.builder().wait_in_line().build().await.unwrap();
+    let redlock = cluster.builder().build().await.unwrap();
+    let other = cluster.builder().build().await.unwrap();
     let holder = redlock.acquire(KEY).await.unwrap();
     let waiters: Vec<_> = (0..5).map(|_| waiter(&other, ms(9_000))).collect();
     tokio::time::sleep(ms(50)).await;
@@ -142,8 +142,8 @@ async fn closing_leaves_the_line() {
 async fn a_dead_line_node_costs_a_second_at_most() {
     for dead in 0..5 {
         let cluster = cluster_of(5).await;
-        let redlock = cluster.builder().wait_in_line().build().await.unwrap();
-        let other = cluster.builder().wait_in_line().build().await.unwrap();
+        let redlock = cluster.builder().build().await.unwrap();
+        let other = cluster.builder().build().await.unwrap();
         let holder = redlock.acquire(KEY).await.unwrap();
         let waiters = [&other, &redlock].map(|client| {
             let waiting = waiter(client, ms(30_000));
@@ -169,7 +169,7 @@ async fn a_dead_line_node_costs_a_second_at_most() {
 async fn forbidden_wake_ups_are_made_up_for_by_looking() {
     let cluster = cluster_of(3).await;
     cluster.nodes().iter().for_each(|node| node.forbid_wake_ups());
-    let redlock = cluster.builder().wait_in_line().build().await.unwrap();
+    let redlock = cluster.builder().build().await.unwrap();
     let holder = redlock.acquire(KEY).await.unwrap();
     let first = waiter(&redlock, ms(9_000));
     tokio::time::sleep(ms(20)).await;
@@ -190,8 +190,8 @@ async fn forbidden_wake_ups_are_made_up_for_by_looking() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_wake_up_costs_a_second_at_most() {
     let cluster = cluster_of(3).await;
-    let redlock = cluster.builder().wait_in_line().build().await.unwrap();
-    let other = cluster.builder().wait_in_line().build().await.unwrap();
+    let redlock = cluster.builder().build().await.unwrap();
+    let other = cluster.builder().build().await.unwrap();
     let holder = redlock.acquire(KEY).await.unwrap();
     let waiting = waiter(&other, ms(9_000));
     tokio::time::sleep(ms(50)).await;
@@ -211,7 +211,7 @@ async fn a_lost_wake_up_costs_a_second_at_most() {
 #[tokio::test(start_paused = true)]
 async fn a_foreign_holder_is_waited_for() {
     let cluster = cluster_of(3).await;
-    let redlock = cluster.builder().wait_in_line().build().await.unwrap();
+    let redlock = cluster.builder().build().await.unwrap();
     cluster.nodes().iter().for_each(|node| node.put(KEY, b"foreign", Some(ms(3_000))));
     let waiting = waiter(&redlock, ms(9_000));
     let started = Instant::now();
@@ -239,8 +239,8 @@ async fn a_foreign_holder_is_waited_for() {
 #[tokio::test(start_paused = true)]
 async fn idle_waiters_share_one_look_a_second() {
     let cluster = cluster_of(3).await;
-    let redlock = cluster.builder().wait_in_line().build().await.unwrap();
-    let other = cluster.builder().wait_in_line().build().await.unwrap();
+    let redlock = cluster.builder().build().await.unwrap();
+    let other = cluster.builder().build().await.unwrap();
     let _holder = redlock.acquire(KEY).await.unwrap();
     let waiters: Vec<_> = (0..500).map(|_| waiter(&other, ms(60_000))).collect();
     tokio::time::sleep(ms(1_000)).await;

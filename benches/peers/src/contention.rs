@@ -195,7 +195,7 @@ impl Locker {
             return Self::Rslock(manager);
         }
         let builder = Redlock::builder().nodes(urls.split(','));
-        let builder = if how == "line" { builder.wait_in_line() } else { builder };
+        let builder = if how == "line" { builder } else { builder.wait_by_retrying() };
         let redlock = builder.build().await.expect("a client");
         if how == "retry" { Self::Retry(redlock) } else { Self::Line(redlock) }
     }
