@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clients::{SLACK, all_vote, builder, keys_left, ms};
-use common::{Cluster, eventually};
+use common::{Cluster, Server, eventually};
 use redquorum::{LockGuard, Redlock};
 
 const KEY: &str = "in-line";
@@ -239,4 +239,96 @@ async fn the_lines_node_may_die_and_come_back() {
     let guard = waiter.await.expect("a task").expect("a turn");
     assert!(released.elapsed() < ms(2_000) + SLACK, "{:?}", released.elapsed());
     guard.release().await.expect("released");
+}
+
+/// Law: grants follow the order of arrival at the line's node, over clients and hand-overs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grants_follow_the_order_of_arrival() {
+    let cluster = Cluster::start(5);
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(waiting_in_line(cluster.urls()).await);
+    }
+    let holder = clients[0].acquire(KEY).await.expect("free");
+    let (order, mut waiters) = (Arc::new(std::sync::Mutex::new(Vec::new())), Vec::new());
+    for turn in 0..40_u32 {
+        let (lock, order) = (clients[turn as usize * 7 % 4].lock(KEY).into_future(), order.clone());
+        waiters.push(tokio::spawn(async move {
+            let guard = lock.await.expect("a turn");
+            order.lock().expect("a lock").push(turn);
+            guard.release().await.expect("released");
+        }));
+        until_waiting(&clients[0], turn + 1).await;
+    }
+
+    holder.release().await.expect("released");
+    for waiter in waiters {
+        waiter.await.expect("a task");
+    }
+
+    assert_eq!(*order.lock().expect("a lock"), (0..40).collect::<Vec<_>>());
+}
+
+/// Law: without the newer protocol nobody can be woken, and waiters get their turns by looking.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_old_protocol_looks_instead() {
+    let cluster = Cluster::start_with(3, |_| Server::builder().args(["--rename-command", "HELLO", ""]));
+    let (one, two) = (waiting_in_line(cluster.urls()).await, waiting_in_line(cluster.urls()).await);
+    let holder = one.acquire(KEY).await.expect("free");
+    let waiters: Vec<_> = (0..4)
+        .map(|_| {
+            let lock = two.lock(KEY).into_future();
+            tokio::spawn(async move { lock.await.expect("a turn").release().await })
+        })
+        .collect();
+    until_waiting(&one, 4).await;
+
+    let released = Instant::now();
+    holder.release().await.expect("released");
+    for waiter in waiters {
+        waiter.await.expect("a task").expect("released");
+    }
+
+    assert!(released.elapsed() < ms(2_000) + SLACK, "{:?}", released.elapsed());
+    eventually(SLACK, "nothing left", || keys_left(&cluster) == 0).await;
+}
+
+/// Law: dropped or closed at any moment around a hand-over, a waiter passes the lock on to the next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_and_closed_waiters_pass_the_lock_on() {
+    let cluster = Cluster::start(5);
+    let (one, two) = (waiting_in_line(cluster.urls()).await, waiting_in_line(cluster.urls()).await);
+    let mut claimed = 0;
+    for micros in (0..1_200).step_by(40) {
+        let gone = waiting_in_line(cluster.urls()).await;
+        let holder = one.acquire(KEY).await.expect("free");
+        let first = tokio::spawn(gone.lock(KEY).into_future());
+        until_waiting(&one, 1).await;
+        let second = tokio::spawn(two.lock(KEY).into_future());
+        until_waiting(&one, 2).await;
+
+        let released = Instant::now();
+        let release = tokio::spawn(holder.release());
+        let until = released + Duration::from_micros(micros);
+        while Instant::now() < until {
+            tokio::task::yield_now().await;
+        }
+        if micros % 80 == 0 {
+            first.abort();
+        } else {
+            gone.close(ms(1_000)).await;
+        }
+        if let Ok(Ok(guard)) = first.await {
+            claimed += 1;
+            drop(guard);
+        }
+        let guard = second.await.expect("a task").expect("a turn");
+
+        assert!(released.elapsed() < ms(1_100) + SLACK, "after {micros} µs: {:?}", released.elapsed());
+        guard.release().await.expect("released");
+        release.await.expect("a task").expect("released");
+    }
+    println!("{claimed} of 30 had the lock before they were dropped");
+    assert!(claimed < 30, "nobody was dropped before it had the lock");
+    eventually(SLACK, "nothing left", || keys_left(&cluster) == 0).await;
 }
