@@ -24,8 +24,9 @@ end
 redis.call('HSET', lives, client, (ARGV[3] == '1' and 'p' or 'w') .. string.format('%.0f', now))
 redis.call('EXPIRE', lives, 60)
 
+-- The earlier owner may have claimed this node while it stood in line here.
 local function vote()
-    redis.call('ZREM', line, member)
+    redis.call('ZREM', line, member, earlier .. client)
     redis.call('HSET', lives, '@', member)
     return 1
 end

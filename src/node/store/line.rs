@@ -76,6 +76,15 @@ impl Line {
         Some(score)
     }
 
+    /// The member has the vote. The earlier owner may have claimed this node while it stood in line here.
+    fn vote(&mut self, member: Member, earlier: Option<Owner>) {
+        self.remove(member);
+        if let Some(earlier) = earlier {
+            self.remove((earlier, member.1));
+        }
+        self.last = Some(member);
+    }
+
     fn first(&self) -> Option<Member> {
         self.order.first().map(|(_, member)| *member)
     }
@@ -121,8 +130,7 @@ impl Store {
         line.lives_expire = millis(now.after(LINE_LIFE));
         let renamed = ask.earlier.is_some_and(held_by);
         if renamed || held_by(ask.owner) {
-            line.remove(member);
-            line.last = Some(member);
+            line.vote(member, ask.earlier);
             match self.live(key, now).filter(|_| !renamed) {
                 Some(entry) => entry.lengthen(ask.hand_over, now),
                 None => self.give(key, ask.owner, ask.hand_over, now),
@@ -149,8 +157,7 @@ impl Store {
         while held.is_none() {
             let Some(first) = line.first() else { break };
             if first == member {
-                line.remove(member);
-                line.last = Some(member);
+                line.vote(member, ask.earlier);
                 self.give(key, ask.owner, ask.hand_over, now);
                 return Reply::Voted;
             }
@@ -248,6 +255,14 @@ impl Store {
         self.lines.get_mut(key).map_or(0, |line| {
             line.expire(millis(now));
             line.scores.len()
+        })
+    }
+
+    /// Who stands in the line for a key, the first first.
+    pub fn in_line(&mut self, key: &Key, now: Instant) -> Vec<Owner> {
+        self.lines.get_mut(key).map_or_else(Vec::new, |line| {
+            line.expire(millis(now));
+            line.order.iter().map(|(_, (owner, _))| *owner).collect()
         })
     }
 
@@ -421,6 +436,32 @@ mod tests {
         assert_eq!(store.queue(&Key::new(*b"k"), &ask(2, 1), at(2)), Reply::Voted);
         assert_eq!(release(&mut store, 1, 1, at(3)), held_by(2), "the old owner is nobody's");
         assert_eq!(release(&mut store, 2, 1, at(4)), Reply::Granted);
+    }
+
+    /// A take-over leaves nothing of the earlier owner, even where it had claimed the key from within the line: it is
+    /// never handed the key again.
+    #[test]
+    fn take_over_leaves_no_entry_behind() {
+        let mut store = held();
+        queue(&mut store, 1, 1, at(0));
+        queue(&mut store, 2, 2, at(0));
+        let key = Key::new(*b"k");
+        store.remove(&key);
+        let ttl = Ttl::unchecked(Duration::from_secs(10));
+        store.execute(&Operation::Claim { key: key.clone(), owner: owner(1), ttl }, at(1));
+        let ask = Ask {
+            owner: owner(3),
+            client: client(1),
+            polls: false,
+            earlier: Some(owner(1)),
+            score: None,
+            hand_over: Ttl::unchecked(Duration::from_millis(HAND_OVER)),
+        };
+
+        assert_eq!(store.queue(&key, &ask, at(2)), Reply::Voted);
+        assert_eq!(store.in_line(&key, at(2)), [owner(2)]);
+        assert_eq!(release(&mut store, 3, 1, at(3)), Reply::HandedOver);
+        assert_eq!(holder(&mut store, at(3)), Some(HolderValue::Owner(owner(2))));
     }
 
     fn held_by(who: u8) -> Reply {
