@@ -233,6 +233,11 @@ impl Node {
         self.door.deaf.load(Ordering::Relaxed)
     }
 
+    /// Whether the node takes work now, as far as is known.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.door.connection.load(Ordering::Relaxed) != 0 && !self.door.suspect.load(Ordering::Relaxed)
+    }
+
     /// How the node stands, now and from now on.
     pub(crate) fn state(&self) -> watch::Receiver<State> {
         self.door.state.subscribe()

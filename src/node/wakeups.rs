@@ -126,6 +126,13 @@ impl Wakeups {
         others.for_each(|(_, mailbox)| mailbox.signal(|signals| signals.nudged = true));
     }
 
+    /// A node that ranks better is worth another try: the whole group moves there.
+    pub(crate) fn send_to(&self, group: &(Key, NodeId), node: NodeId) {
+        let waiters = self.lock();
+        let Some(place) = waiters.groups.get(group) else { return };
+        place.members.values().for_each(|mailbox| mailbox.signal(|signals| signals.usable.insert(node)));
+    }
+
     /// A node takes work again, perhaps over a new connection, on which wake-ups may have been missed: those who lead
     /// there look, and whoever waits at a node that ranks worse moves.
     pub(crate) fn usable(&self, node: NodeId) {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::message::{HolderValue, Reply, Unknown};
+use super::message::{Holder, HolderValue, Reply, Unknown};
 use super::quorum::{NodeId, Quorum};
 use super::time::Instant;
 
@@ -165,6 +165,20 @@ impl Round {
         })
     }
 
+    /// Whether the nodes that answered show one holder on what can be a quorum of them. Unlike
+    /// [`Round::majority_holder`], a node that cannot be asked speaks for nobody, and `ours` has given us its vote.
+    pub fn shows_a_holder(&self, ours: NodeId) -> bool {
+        let open = self.votes.iter().enumerate();
+        let pending = open.filter(|(node, vote)| *node != ours.index() && vote.reply.is_none()).count();
+        self.votes.iter().any(|vote| match &vote.reply {
+            Some(Reply::Held(Holder { value, .. })) => {
+                let same = |reply: &Reply| matches!(reply, Reply::Held(other) if other.value == *value);
+                self.count(|reply| reply.is_some_and(same)) + pending >= self.quorum.needed()
+            }
+            _ => false,
+        })
+    }
+
     /// The shortest remaining life of the key among the nodes that told, which is when asking again may help.
     pub fn shortest_remaining(&self) -> Option<Duration> {
         let remaining = self.votes.iter().filter_map(|vote| match &vote.reply {
@@ -177,7 +191,7 @@ impl Round {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{Holder, Owner};
+    use super::super::message::Owner;
     use super::*;
 
     fn round(nodes: usize) -> Round {

@@ -21,6 +21,7 @@ use super::message::{
     ClientId, ConnectionId, HolderValue, Key, NotSent, Operation, Owner, Place, Reply, Unknown,
 };
 use super::quorum::{NodeId, NodeSet};
+use super::round::Round;
 use super::time::Instant;
 use super::validity::{Drift, Ttl};
 
@@ -37,6 +38,14 @@ const FOREIGN: Duration = Duration::from_millis(100);
 /// A node that cannot be reached gets this long to come back before its line is left: a connection is made anew within
 /// some 300 ms, and a place is worth that.
 const GRACE: Duration = Duration::from_millis(400);
+
+/// Whoever stands at a worse node tries a better one again after so long, if that takes work: it may have been left for a
+/// few lost answers, and nothing tells that it gives them again.
+const RETURN_AFTER: Duration = Duration::from_secs(2);
+
+/// A head that keeps its vote through so many failed claims in a row, while nobody is seen to hold the lock, may be what
+/// stands in the way itself: of another head that keeps another node's vote, or of those who can reach more nodes.
+const FUTILE: u32 = 8;
 
 /// First and longest pause of a head whose claim failed.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
@@ -66,6 +75,19 @@ pub struct Send {
     pub operation: Operation,
     /// What is owed if the answer to a release does not settle it.
     pub debt: Option<Debt>,
+}
+
+/// How a claim failed, as far as the waiter depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Setback {
+    /// This is the line that counts: no better-ranked node answered.
+    pub best: bool,
+    /// Somebody stood in the way.
+    pub refused: bool,
+    /// One holder was seen on what can be a quorum.
+    pub holder: bool,
+    /// The least life that a refusing node showed.
+    pub remaining: Option<Duration>,
 }
 
 /// What a waiter wants done.
@@ -129,6 +151,8 @@ pub struct Waiter {
     ranks: Ranks,
     /// Which of the ranked nodes it stands at.
     rank: usize,
+    /// Since when.
+    since: Instant,
     owner: Owner,
     doubt: Doubt,
     /// The place at this node.
@@ -143,7 +167,11 @@ pub struct Waiter {
     first_call: u32,
     misses: u32,
     failed_claims: u32,
+    /// Of them the last ones in which no holder was seen.
+    futile: u32,
     jitter: u64,
+    /// It gave its vote back and may still stand in line, if it was woken too late: it leaves when it goes on.
+    leaves: bool,
     sends: VecDeque<Send>,
     event: Option<Event>,
 }
@@ -156,6 +184,7 @@ impl Waiter {
             habits,
             ranks,
             rank: 0,
+            since: Instant::default(),
             owner: Owner::from_bytes([0; 16]),
             doubt: Doubt::default(),
             score: None,
@@ -166,7 +195,9 @@ impl Waiter {
             first_call: 0,
             misses: 0,
             failed_claims: 0,
+            futile: 0,
             jitter,
+            leaves: false,
             sends: VecDeque::new(),
             event: None,
         }
@@ -193,6 +224,11 @@ impl Waiter {
         better
     }
 
+    /// Whether it has stood at a worse node for so long that a better one that takes work is worth another try.
+    pub fn wants_back(&self, now: Instant) -> bool {
+        self.rank > 0 && now.since(self.since) >= RETURN_AFTER
+    }
+
     /// The owner that stands in line.
     pub fn owner(&self) -> Owner {
         self.owner
@@ -211,7 +247,7 @@ impl Waiter {
         let renaming = match want {
             Want::Enter(rank) => {
                 if rank != self.rank {
-                    self.score = None;
+                    (self.score, self.since) = (None, now);
                 }
                 self.rank = rank;
                 None
@@ -230,6 +266,13 @@ impl Waiter {
         if let State::Standing { look: own } = &mut self.state {
             *own = if leads { look.min(*own) } else { Instant::FAR_FUTURE };
         }
+    }
+
+    /// It leads from now on, in the place of one that was to look at `look`. A look that is due has just been made by
+    /// that one, or is not missed for a beat; only who polls does not wait.
+    pub fn take_lead(&mut self, look: Instant, now: Instant) {
+        let next = if look <= now && !self.polls { now.after(BEAT) } else { look.max(now) };
+        self.set_leads(true, next);
     }
 
     /// The next call to make. Report each with [`Waiter::handle_sent`] before the next.
@@ -304,7 +347,12 @@ impl Waiter {
             }
             State::Standing { .. } => self.ask(None, now),
             State::Keeping { .. } => self.claim(false),
-            State::Aside { .. } => self.state = State::Wanting(Want::Enter(self.rank)),
+            State::Aside { .. } => {
+                // A vote is given back where a better node answers: there it goes.
+                let rank = if self.leaves { 0 } else { self.rank };
+                self.leave_at_last();
+                self.state = State::Wanting(Want::Enter(rank));
+            }
             State::Claiming | State::Wanting(_) | State::Out => {}
         }
     }
@@ -346,21 +394,45 @@ impl Waiter {
         }
     }
 
-    /// The claim failed; `doubt` is what is open at the node. `keeps` says whether this is the line that counts: the
-    /// head there keeps its vote, others give theirs back without handing it over. `remaining` is the least life that a
-    /// refusing node showed.
-    pub fn claim_failed(&mut self, doubt: Doubt, keeps: bool, remaining: Option<Duration>, now: Instant) {
+    /// How the claim of this round failed.
+    pub fn setback(&self, round: &Round) -> Setback {
+        let answered = |node: NodeId| {
+            let vote = round.votes().get(node.index());
+            vote.and_then(|vote| vote.reply.as_ref()).is_some_and(Reply::is_an_answer)
+        };
+        Setback {
+            best: !self.better().any(answered),
+            refused: round.held() > 0,
+            holder: round.shows_a_holder(self.node_now()),
+            remaining: round.shortest_remaining(),
+        }
+    }
+
+    /// The claim failed; `doubt` is what is open at the node.
+    ///
+    /// The head of the line that counts keeps its vote, others give theirs back without handing it over. So does, now and
+    /// then, a head that has kept it in vain for long: two of them, each with the vote of a node that it takes for the
+    /// best, would otherwise wait for each other for ever. One that nobody stands in the way of cannot reach enough nodes,
+    /// and lets the next try.
+    pub fn claim_failed(&mut self, doubt: Doubt, setback: Setback, now: Instant) {
         self.doubt = doubt;
         self.failed_claims = self.failed_claims.saturating_add(1);
-        if keeps {
+        self.futile = if setback.holder { 0 } else { self.futile.saturating_add(1) };
+        let gives_way = self.futile >= FUTILE && self.draw(2) == 0;
+        if setback.best && !gives_way {
             self.state = State::Wanting(Want::Rename);
             self.event = None;
-            self.limit_retry(remaining);
+            self.limit_retry(setback.remaining);
             return;
         }
-        let (key, owner) = (self.key.clone(), self.owner);
-        let debt = self.debt(owner, doubt);
-        self.push(Operation::Release { key, owner }, Some(debt));
+        if setback.best && !setback.refused {
+            self.leave();
+        } else {
+            let (key, owner) = (self.key.clone(), self.owner);
+            // The debt goes with the leaving, which follows: this takes nobody out of the line.
+            self.push(Operation::Release { key, owner }, None);
+            self.leaves = true;
+        }
         let pause = self.retry_pause() + Duration::from_millis(self.draw(40));
         self.state = State::Aside { until: now.after(pause) };
     }
@@ -373,7 +445,8 @@ impl Waiter {
                 self.leave();
             }
             State::Standing { .. } | State::Keeping { .. } | State::Wanting(Want::Rename) => self.leave(),
-            State::Claiming | State::Aside { .. } | State::Wanting(Want::Enter(_)) | State::Out => {}
+            State::Aside { .. } => self.leave_at_last(),
+            State::Claiming | State::Wanting(Want::Enter(_)) | State::Out => {}
         }
     }
 
@@ -447,7 +520,9 @@ impl Waiter {
     }
 
     fn go_to(&mut self, rank: usize) {
-        if !matches!(self.state, State::Aside { .. }) {
+        if matches!(self.state, State::Aside { .. }) {
+            self.leave_at_last();
+        } else {
             self.leave();
         }
         self.misses = 0;
@@ -462,6 +537,13 @@ impl Waiter {
 
     fn leave(&mut self) {
         self.release(self.owner, self.doubt);
+    }
+
+    /// Leaves where the vote was given back before.
+    fn leave_at_last(&mut self) {
+        if std::mem::take(&mut self.leaves) {
+            self.leave();
+        }
     }
 
     /// An earlier owner whose take-over has no known outcome is released like the present one.
@@ -507,8 +589,9 @@ impl Waiter {
         }
     }
 
+    /// Half the life of a vote at most, or the vote would run out meanwhile and its client be taken for hung.
     fn retry_pause(&self) -> Duration {
-        retry(self.failed_claims)
+        retry(self.failed_claims).min(self.habits.hand_over.duration() / 2)
     }
 
     fn beat(&mut self) -> Duration {

@@ -146,6 +146,7 @@ impl InLine<'_> {
     fn pump(&mut self) {
         while let Some(send) = self.waiter.poll_send() {
             let Some(node) = self.shared.nodes.get(send.node.index()) else { continue };
+            let leaves = send.operation.releases() && send.operation.owner() == Some(self.waiter.owner());
             if send.operation.releases() {
                 self.mailbox.end();
             }
@@ -157,6 +158,10 @@ impl InLine<'_> {
             };
             self.asked = self.now();
             let admitted = node.send(request);
+            if leaves {
+                // A wake-up that comes now comes too late, and is to be passed on.
+                self.registered = None;
+            }
             self.waiter.handle_sent(send.call, admitted, self.asked);
         }
     }
@@ -174,7 +179,10 @@ impl InLine<'_> {
             self.waiter.handle_wake();
         }
         if let Some(leads) = news.signals.leads {
-            self.waiter.set_leads(leads.is_some(), leads.unwrap_or_default().max(now));
+            match leads {
+                Some(look) => self.waiter.take_lead(look, now),
+                None => self.waiter.set_leads(false, now),
+            }
         }
         if news.signals.nudged {
             self.waiter.handle_nudge(now);
@@ -199,6 +207,13 @@ impl InLine<'_> {
             }
         };
         self.waiter.set_leads(leads, look);
+        if let (true, Some(seat)) = (leads && self.waiter.wants_back(self.now()), &self.seat) {
+            let usable =
+                |node: &NodeId| self.shared.nodes.get(node.index()).is_some_and(node::Node::is_usable);
+            for node in self.waiter.better().filter(usable) {
+                self.shared.wakeups.send_to(seat.group(), node);
+            }
+        }
         if let (true, true, Some(seat)) = (dropped, leads, &self.seat) {
             self.shared.wakeups.nudge(seat.group(), self.waiter.owner());
         }
@@ -226,18 +241,11 @@ impl InLine<'_> {
         match event {
             None => None,
             Some(LeaseEvent::Failed(failure)) => {
-                let round = driver.lease().round();
-                // Of two lines only the one at the best node that answers can win.
-                let answered = |node: &NodeId| {
-                    let vote = round.votes().get(node.index());
-                    vote.and_then(|vote| vote.reply.as_ref()).is_some_and(Reply::is_an_answer)
-                };
-                let keeps = !self.waiter.better().any(|node| answered(&node));
-                let remaining = round.shortest_remaining();
-                tracing::debug!(key = %self.request.key, ?failure, keeps, "claim failed");
+                let setback = self.waiter.setback(driver.lease().round());
+                tracing::debug!(key = %self.request.key, ?failure, ?setback, "claim failed");
                 *last = Some(explain(self.shared, self.request, &driver, failure));
                 let doubt = driver.surrender();
-                self.waiter.claim_failed(doubt, keeps, remaining, self.now());
+                self.waiter.claim_failed(doubt, setback, self.now());
                 None
             }
             Some(_) => Some(driver),

@@ -15,6 +15,11 @@ fn owner(byte: u8) -> Owner {
     Owner::from_bytes([byte; 16])
 }
 
+/// One holder has the other nodes.
+fn held_by_one() -> Setback {
+    Setback { best: true, refused: true, holder: true, remaining: None }
+}
+
 /// A waiter of three nodes that has asked at the best one, as owner 1.
 fn asking() -> Waiter {
     let names = [Some(NodeName::of(b"a")), Some(NodeName::of(b"b")), Some(NodeName::of(b"c"))];
@@ -49,7 +54,7 @@ fn failed_claim_is_followed_by_a_new_owner() {
     waiter.handle_reply(call, C1, Reply::Voted, at(1));
     assert_eq!(waiter.poll_event(), Some(Event::Claim { patient: true }));
 
-    waiter.claim_failed(waiter.doubt(), true, None, at(3));
+    waiter.claim_failed(waiter.doubt(), held_by_one(), at(3));
     assert!(waiter.wants_owner());
     waiter.supply(owner(2), false, at(3));
     let (call, operation) = drain(&mut waiter, C1, at(3)).remove(0);
@@ -63,13 +68,61 @@ fn failed_claim_is_followed_by_a_new_owner() {
     assert_eq!(waiter.poll_event(), Some(Event::Claim { patient: false }));
 }
 
+/// Whoever takes the lead does not repeat a look that has just been made, unless it polls.
+#[test]
+fn a_look_that_was_just_made_is_not_repeated() {
+    for polls in [false, true] {
+        let mut waiter = asking();
+        waiter.polls = polls;
+        let (call, _) = drain(&mut waiter, C1, at(0)).remove(0);
+        waiter.handle_reply(
+            call,
+            C1,
+            Reply::Queued(Place { before: 3, score: 7, entered: true, holder: None }),
+            at(1),
+        );
+        waiter.set_leads(false, at(1));
+        assert_eq!(waiter.poll_timeout(), None);
+
+        waiter.take_lead(at(90), at(100));
+
+        let next = if polls { at(100) } else { at(100).after(BEAT) };
+        assert_eq!(waiter.poll_timeout(), Some(next));
+        waiter.take_lead(at(130), at(100));
+        assert_eq!(waiter.poll_timeout(), Some(at(130).min(next)));
+    }
+}
+
+/// The pauses of a head whose claims fail grow, and stay well within the life of the vote that it keeps.
+#[test]
+fn head_claims_again_before_its_vote_runs_out() {
+    for hand_over in [100, 500] {
+        let mut waiter = asking();
+        waiter.habits.hand_over = Ttl::unchecked(Duration::from_millis(hand_over));
+        let (mut call, _) = drain(&mut waiter, C1, at(0)).remove(0);
+        waiter.handle_reply(call, C1, Reply::Voted, at(0));
+        let mut longest = 0;
+        for round in 2..20 {
+            let now = at(u64::from(round) * 1_000);
+            waiter.claim_failed(waiter.doubt(), held_by_one(), now);
+            waiter.supply(owner(round), false, now);
+            (call, _) = drain(&mut waiter, C1, now).remove(0);
+            waiter.handle_reply(call, C1, Reply::Voted, now);
+            let due = waiter.poll_timeout().unwrap();
+            longest = longest.max(due.since(now).as_millis() as u64);
+            waiter.handle_timeout(due);
+        }
+        assert_eq!(longest, hand_over / 2);
+    }
+}
+
 /// Rule 4: where the connection changed before the take-over, the old owner is released, and owed until answered.
 #[test]
 fn take_over_on_another_connection_leaves_a_debt() {
     let mut waiter = asking();
     let (call, _) = drain(&mut waiter, C1, at(0)).remove(0);
     waiter.handle_reply(call, C1, Reply::Voted, at(1));
-    waiter.claim_failed(waiter.doubt(), true, None, at(3));
+    waiter.claim_failed(waiter.doubt(), held_by_one(), at(3));
     waiter.supply(owner(2), false, at(3));
     let (call, _) = drain(&mut waiter, C2, at(3)).remove(0);
 
@@ -116,4 +169,38 @@ fn giving_up_releases_once() {
     claiming.handle_wake();
     claiming.give_up();
     assert!(claiming.poll_send().is_none());
+}
+
+/// Two heads, each with the vote of a node that it takes for the best, would wait for each other for ever: one that sees
+/// no holder again and again gives its vote back now and then, and comes back to its place.
+#[test]
+fn head_that_claims_in_vain_gives_way() {
+    for refused in [true, false] {
+        let mut waiter = asking();
+        let (mut call, _) = drain(&mut waiter, C1, at(0)).remove(0);
+        waiter.handle_reply(call, C1, Reply::Voted, at(0));
+        let setback = Setback { holder: false, refused, ..held_by_one() };
+        let mut kept = 0;
+        let given_back = loop {
+            let now = at(1_000 * (u64::from(kept) + 1));
+            waiter.claim_failed(waiter.doubt(), setback, now);
+            if !waiter.wants_owner() {
+                break drain(&mut waiter, C1, now);
+            }
+            kept += 1;
+            waiter.supply(owner(kept + 1), false, now);
+            (call, _) = drain(&mut waiter, C1, now).remove(0);
+            waiter.handle_reply(call, C1, Reply::Voted, now);
+            waiter.handle_timeout(waiter.poll_timeout().unwrap());
+        };
+
+        assert!((7..40).contains(&kept), "{kept}");
+        let hands_over = matches!(given_back[0].1, Operation::HandOver { .. });
+        assert_eq!(hands_over, !refused, "nobody in the way: the next may reach more nodes");
+        let back = waiter.poll_timeout().unwrap();
+        waiter.handle_timeout(back);
+        let left = drain(&mut waiter, C1, back);
+        assert_eq!(left.len(), usize::from(refused), "it has left the line for good: {left:?}");
+        assert!(waiter.wants_owner());
+    }
 }
