@@ -37,6 +37,25 @@ pub enum Switch {
     KeysOutliveTtl,
     SuspectForEver,
     FullNodeWaits,
+    WakeUpIsGrant,
+    VoteIsGrant,
+    HeadKeepsItsOwner,
+    LeavesWithoutRelease,
+    HandsOverToReleased,
+    ReleasesWithoutHandOver,
+    UndoWithoutHandOver,
+    StaleWakeUpIgnored,
+    ListensAfterRelease,
+    WakeUpsUnheard,
+    NeverWokenNorLooking,
+    HeadGivesUpItsVote,
+    HeadsNeverGiveWay,
+    ClientsClockOrders,
+    PlaceNotGivenBack,
+    EverybodyLooks,
+    NeverReturns,
+    LinesAreNotLeft,
+    WaitsOn,
 }
 
 /// Every switch, with its name on the command line and what it breaks.
@@ -74,6 +93,49 @@ pub const ALL: &[(Switch, &str, &str)] = &[
         "full-node-waits",
         "a full node turns releases away, and their debts wait as if it were down",
     ),
+    (Switch::WakeUpIsGrant, "wake-up-is-grant", "a woken waiter holds the lock without a claim of all nodes"),
+    (Switch::VoteIsGrant, "vote-is-grant", "the vote of the line's node counts as its grant"),
+    (
+        Switch::HeadKeepsItsOwner,
+        "head-keeps-its-owner",
+        "after a failed claim the undone owner stands in line again",
+    ),
+    (Switch::LeavesWithoutRelease, "leaves-without-release", "a waiter leaves the line without a word"),
+    (Switch::HandsOverToReleased, "hands-over-to-released", "a node hands over to an owner released before"),
+    (Switch::ReleasesWithoutHandOver, "releases-without-hand-over", "releases delete, whoever waits"),
+    (
+        Switch::UndoWithoutHandOver,
+        "undo-without-hand-over",
+        "the undo of a failed attempt deletes, whoever waits",
+    ),
+    (Switch::StaleWakeUpIgnored, "stale-wake-up-ignored", "a wake-up for an unknown owner is ignored"),
+    (
+        Switch::ListensAfterRelease,
+        "listens-after-release",
+        "a waiter that stands aside still hears wake-ups of the owner it released",
+    ),
+    (Switch::WakeUpsUnheard, "wake-ups-unheard", "clients do not listen for wake-ups"),
+    (Switch::NeverWokenNorLooking, "never-woken-nor-looking", "nobody is woken, and nobody looks"),
+    (
+        Switch::HeadGivesUpItsVote,
+        "head-gives-up-its-vote",
+        "a head gives its vote back after each failed claim",
+    ),
+    (Switch::HeadsNeverGiveWay, "heads-never-give-way", "two heads keep the votes of two nodes for ever"),
+    (Switch::ClientsClockOrders, "clients-clock-orders", "the line is ordered by the clients' clocks"),
+    (
+        Switch::PlaceNotGivenBack,
+        "place-not-given-back",
+        "waiters do not give their place back to a node that lost it",
+    ),
+    (Switch::EverybodyLooks, "everybody-looks", "every waiter of a client looks for itself"),
+    (
+        Switch::NeverReturns,
+        "never-returns",
+        "a waiter that left a node for its silence does not try it again",
+    ),
+    (Switch::LinesAreNotLeft, "lines-are-not-left", "a node keeps those in line who leave"),
+    (Switch::WaitsOn, "waits-on", "a waiter does not leave at the end of its wait"),
 ];
 
 impl Switch {
@@ -112,7 +174,24 @@ impl Switch {
             Self::DebtsNeverEnd => Law::DebtsAreBounded,
             Self::DebtsEndEarly => Law::DebtsOutlastTheirKey,
             Self::KeysOutliveTtl => Law::NoLeftovers,
-            Self::SuspectForEver | Self::FullNodeWaits => Law::Progress,
+            Self::SuspectForEver
+            | Self::FullNodeWaits
+            | Self::NeverWokenNorLooking
+            | Self::HeadsNeverGiveWay => Law::Progress,
+            Self::WakeUpIsGrant => Law::MutualExclusion,
+            Self::VoteIsGrant => Law::OnlyGrantsCount,
+            Self::HeadKeepsItsOwner => Law::OwnerIsRetired,
+            Self::LeavesWithoutRelease => Law::ReleaseReachesEveryWrite,
+            Self::HandsOverToReleased => Law::HandedOnlyToTheLine,
+            Self::ReleasesWithoutHandOver | Self::UndoWithoutHandOver => Law::ReleaseHandsOver,
+            Self::StaleWakeUpIgnored | Self::ListensAfterRelease => Law::StaleWakeUpIsAnswered,
+            Self::WakeUpsUnheard => Law::VotesAreUsed,
+            Self::HeadGivesUpItsVote | Self::ClientsClockOrders => Law::FirstComeFirstServed,
+            Self::PlaceNotGivenBack => Law::PlaceIsKept,
+            Self::EverybodyLooks => Law::OneLooksForAll,
+            Self::NeverReturns => Law::StandsAtTheBestNode,
+            Self::LinesAreNotLeft => Law::NoLeftoversInLine,
+            Self::WaitsOn => Law::WaitEndsInTime,
         }
     }
 }

@@ -13,8 +13,10 @@ use super::broken::Switch;
 use super::clock::{Clock, TrueTime};
 use super::counters::Seen;
 use super::laws::{self, Law};
+use super::line_laws;
 use super::network::{Purpose, connection_id};
 use super::trace::note;
+use super::wakeups::Switchboard;
 use super::witness::{DebtWitness, RoundKind, RoundWitness};
 use super::world::{Event, World};
 
@@ -28,6 +30,14 @@ pub struct Client {
     /// For how long it has stood still.
     pub slept: u64,
     pub paused_until: TrueTime,
+    /// Whether its waiters stand in line.
+    pub in_line: bool,
+    /// Nothing wakes it: it polls.
+    pub deaf: bool,
+    /// Its process was killed.
+    pub dead: bool,
+    /// Who of it waits, and for what.
+    pub board: Switchboard,
     pub ledger: Ledger,
     /// When the ledger's timer is set for.
     pub ledger_timer: TrueTime,
@@ -38,12 +48,16 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(clock: Clock) -> Self {
+    pub fn new(clock: Clock, board: Switchboard, in_line: bool, deaf: bool) -> Self {
         Self {
             clock,
             wall_shift: 0,
             slept: 0,
             paused_until: 0,
+            in_line,
+            deaf,
+            dead: false,
+            board,
             ledger: Ledger::default(),
             ledger_timer: TrueTime::MAX,
             debts: Vec::new(),
@@ -60,6 +74,10 @@ pub struct Tenure {
     /// Who listens; `None` once the lease was abandoned.
     pub task: Option<usize>,
     pub owner: usize,
+    /// Whose claim it is, where it began in line.
+    pub waiter: Option<usize>,
+    /// Asks nodes that refuse again.
+    pub patient: bool,
     pub ttl_millis: u64,
     pub round: RoundWitness,
     /// Until when the holder acts; `None` when it does not.
@@ -82,6 +100,8 @@ impl Tenure {
             client,
             task: Some(task),
             owner,
+            waiter: None,
+            patient: false,
             ttl_millis,
             round: RoundWitness::unstarted(),
             valid_until: None,
@@ -118,6 +138,7 @@ impl World {
             }
         }
         self.check_drained(tenure);
+        self.stop_listening(tenure);
         self.set_lease_timer(tenure);
     }
 
@@ -125,7 +146,7 @@ impl World {
     fn interrupt(&mut self, tenure: usize) -> bool {
         let holder = &self.tenures[tenure];
         let client = holder.client;
-        if self.owners[holder.owner].retired || self.healed {
+        if self.owners[holder.owner].retired || self.healed || self.plan.calm {
             return false;
         }
         if self.draw.chance(500) {
@@ -148,8 +169,21 @@ impl World {
         let now = self.lease_now(tenure);
         self.tenures[tenure].lease.abandon(now);
         self.see_validity(tenure);
+        if let Some(waiter) = self.tenures[tenure].waiter
+            && self.waiters[waiter].claim == Some(tenure)
+        {
+            self.leave_line(waiter);
+        }
         if let Some(task) = self.tenures[tenure].task.take() {
             self.forget_lease(task);
+        }
+    }
+
+    /// An owner that stood in line is listened for until its releases have been handed to the nodes.
+    fn stop_listening(&mut self, tenure: usize) {
+        let Tenure { waiter, client, owner, ref lease, .. } = self.tenures[tenure];
+        if waiter.is_some() && lease.end().is_some() {
+            self.clients[client].board.listen_no_more(owner);
         }
     }
 
@@ -157,7 +191,11 @@ impl World {
         let holder = &self.tenures[tenure];
         if self.owners[holder.owner].retired {
             let record = &self.owners[holder.owner];
-            self.demand(Law::ReleaseReachesEveryWrite, laws::release_reaches_every_write(record));
+            let gave_back = record.nodes.iter().any(|node| node.given_back);
+            // Where a vote was given back, the leaving follows, and is asked for when the waiter is gone.
+            if !gave_back {
+                self.demand(Law::ReleaseReachesEveryWrite, laws::release_reaches_every_write(record));
+            }
         } else if !holder.dropped && holder.round.kind != RoundKind::Release {
             self.demand(Law::DecidedAtOnce, laws::decided_at_once(&holder.round, self.plan.quorum));
         }
@@ -183,8 +221,11 @@ impl World {
         let waiting = self.tenures[tenure].lease.poll_timeout();
         if waiting.is_some_and(|deadline| deadline <= now) {
             note!(self, "o{}: no more waiting", self.tenures[tenure].owner);
-            self.falsify_timeout(tenure);
-            self.tenures[tenure].round.answered = self.plan.quorum.all();
+            let began = self.tenures[tenure].round.started_locally;
+            if began.after(self.plan.reply_timeout) <= now {
+                self.falsify_timeout(tenure);
+                self.tenures[tenure].round.answered = self.plan.quorum.all();
+            }
             self.tenures[tenure].lease.handle_timeout(now);
         }
         self.tenures[tenure].timer = TrueTime::MAX;
@@ -193,12 +234,13 @@ impl World {
 
     /// Makes one call of a lease.
     fn hand_over(&mut self, tenure: usize, send: Send) {
-        let Send { node, call, operation, debt } = send;
+        let Send { node, call, mut operation, debt } = send;
         let Tenure { client, owner, .. } = self.tenures[tenure];
         self.witness_call(tenure, node, call, &operation);
         let releases = operation.releases();
         if releases {
             self.witness_release(tenure, node, debt.as_ref());
+            self.falsify_undo(tenure, &mut operation);
             if self.swallows_release(owner, node) {
                 return;
             }
@@ -217,7 +259,14 @@ impl World {
 
     /// A release that was handed over carries its debt along. One refused at the door leaves it to the ledger (rule
     /// 3: "a debt, never NotSent"). One without a debt had nothing to clear.
-    fn release_went(&mut self, client: usize, owner: usize, node: NodeId, owed: Option<Debt>, went: bool) {
+    pub fn release_went(
+        &mut self,
+        client: usize,
+        owner: usize,
+        node: NodeId,
+        owed: Option<Debt>,
+        went: bool,
+    ) {
         let Some(debt) = owed else {
             self.owners[owner].nodes[node.index()].released = true;
             return self.settle(owner, node.index());
@@ -238,14 +287,14 @@ impl World {
         let owner = self.calls[call].owner;
         let operation = self.calls[call].operation.name();
         note!(self, "c{client} ← {}: {operation} o{owner}: {reply:?}", NodeId::new(node));
+        if let Some(debt) = self.calls[call].debt.take() {
+            self.release_answered(client, owner, debt, connection, &reply);
+        }
+        self.note_line(client, node, call, &reply);
         match self.calls[call].purpose {
             Purpose::Settlement { debt } => self.settlement_answered(client, debt, connection, reply),
-            Purpose::Lease { tenure, .. } => {
-                if let Some(debt) = self.calls[call].debt.take() {
-                    self.release_answered(client, owner, debt, connection, &reply);
-                }
-                self.feed(tenure, node, call, reply);
-            }
+            Purpose::Lease { tenure, .. } => self.feed(tenure, node, call, reply),
+            Purpose::Line { waiter, .. } => self.feed_waiter(waiter, call, reply),
         }
     }
 
@@ -310,6 +359,9 @@ impl World {
                 let finding = laws::minimum_validity(now, validity.until(), holder.ttl_millis);
                 self.demand(Law::MinimumValidity, finding);
                 self.demand(Law::OnlyGrantsCount, laws::only_grants_count(&round, quorum));
+                let owner = self.tenures[tenure].owner;
+                let finding = line_laws::not_held_when_released(&self.owners[owner], owner);
+                self.demand(Law::OwnerIsRetired, finding);
             }
             LeaseEvent::Extended(_) => {
                 self.demand(Law::StillHeldByQuorum, laws::still_held_by_quorum(&round, quorum));

@@ -100,6 +100,78 @@ counters! {
     ConnectionClosed,
     /// A client's wall clock stepped.
     WallClockStepped,
+    /// A client's process was killed.
+    Killed,
+    /// A node's memory was emptied while it ran.
+    Flushed,
+    /// An acquire stood in line.
+    StoodInLine,
+    /// An acquire stood in line at once, since the last release had found somebody waiting.
+    HintedIntoLine,
+    /// No line could be used, and the waiter polled.
+    NoLine,
+    /// A key was handed over.
+    HandedOver,
+    /// A waiter's claim was granted.
+    HandOverClaimed,
+    /// A node that had refused granted, asked again within the round.
+    GrantedAfterAll,
+    /// The undo of a failed attempt handed over.
+    UndoHandedOver,
+    /// A client that was dead was skipped.
+    DeadClientSkipped,
+    /// A client that hung was skipped.
+    HungClientSkipped,
+    /// A vote ran out unclaimed.
+    VoteRanOut,
+    /// A wake-up was lost.
+    WakeUpLost,
+    /// A look made up for a lost wake-up.
+    LostWakeUpMadeUpFor,
+    /// A wake-up came twice.
+    WakeUpTwice,
+    /// A waiter was told that it was woken, although it was not.
+    WokenFalsely,
+    /// A wake-up for an owner that nobody listened for was answered by a release.
+    StaleWakeUpAnswered,
+    /// An owner that was released already came to stand in line, by a look executed late.
+    DeadOwnerInLine,
+    /// A head kept its vote after a failed claim.
+    VoteKept,
+    /// A new owner took over entry and vote, and nothing of the earlier one was left.
+    TakenOver,
+    /// A new owner took over on another connection, so that the earlier one was released as well.
+    TakenOverElsewhere,
+    /// A head gave its vote back, since a better line had answered.
+    VoteGivenBack,
+    /// A head that had kept its vote in vain for long gave way.
+    GaveWay,
+    /// Two nodes kept a line for one key at once.
+    TwoLines,
+    /// A waiter moved to a better node.
+    MovedToBetterNode,
+    /// A waiter was given its place back by a node that had dropped it.
+    PlaceGivenBack,
+    /// A newcomer got the lock while a vote was on its way to somebody in line.
+    NewcomerWon,
+    /// A wait ended.
+    WaitOver,
+    /// A wait ended while the vote was on its way.
+    WaitOverAtHandOver,
+    /// A waiter was dropped.
+    DroppedInLine,
+    /// A waiter was dropped while the vote was on its way.
+    DroppedAtHandOver,
+    /// A waiter was dropped during its claim.
+    DroppedWhileClaiming,
+    /// A waiter that polls was handed to.
+    PollerHandedTo,
+    /// A client of another kind held the key at the line's node.
+    ForeignWaitedFor,
+    /// A waiter looked.
+    Looked,
+    /// The lead among a client's waiters passed on.
+    LeadPassedOn,
 }
 
 /// How often each was seen.

@@ -41,7 +41,7 @@ impl World {
         reply: Reply,
     ) {
         let number = debt.0 as usize;
-        let DebtWitness { owner, node, .. } = self.clients[client].debts[number];
+        let DebtWitness { owner, node, named, .. } = self.clients[client].debts[number];
         let reply = if self.settles_falsely(&reply) { Reply::Granted } else { reply };
         let now = self.ledger_now(client);
         let actor = &mut self.clients[client];
@@ -51,7 +51,10 @@ impl World {
         if actor.ledger.settled().answered > before {
             actor.open_debts.retain(|other| *other != number);
             self.counters.add(Seen::DebtSettledByRepetition);
-            self.settled_by_answer(owner, node, connection);
+            // What a wake-up named says nothing of what else may be open.
+            if !named {
+                self.settled_by_answer(owner, node, connection);
+            }
         } else if open && reply.denies_ownership() {
             self.counters.add(Seen::DebtKeptOpen);
         }
@@ -76,6 +79,11 @@ impl World {
 
     /// A debt goes to the ledger.
     pub fn owe(&mut self, client: usize, owner: usize, debt: Debt) {
+        self.take_on(client, owner, debt, false);
+    }
+
+    /// The same; `named` where a wake-up told of it.
+    pub fn take_on(&mut self, client: usize, owner: usize, debt: Debt, named: bool) {
         let (node, ends) = (debt.node.index(), debt.ends());
         self.demand(Law::DebtsAreBounded, laws::debt_is_bounded(&self.owners[owner], &debt));
         self.owners[owner].nodes[node].released = true;
@@ -83,7 +91,7 @@ impl World {
         let now = self.ledger_now(client);
         let actor = &mut self.clients[client];
         actor.open_debts.push(actor.debts.len());
-        actor.debts.push(DebtWitness { owner, node, ends });
+        actor.debts.push(DebtWitness { owner, node, ends, named });
         actor.ledger.owe(debt, now);
         self.drive_ledger(client);
     }
@@ -92,6 +100,9 @@ impl World {
     pub fn node_is_usable(&mut self, client: usize, node: usize) {
         let now = self.ledger_now(client);
         self.clients[client].ledger.handle_usable(NodeId::new(node), now);
+        let link = self.link_of(client, node);
+        self.links[link].usable_since = self.client_now(client);
+        self.tell_usable(client, node);
         self.drive_ledger(client);
     }
 

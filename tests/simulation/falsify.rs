@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    fn grant_falsely(&mut self, tenure: usize, node: NodeId) {
+    pub fn grant_falsely(&mut self, tenure: usize, node: NodeId) {
         let now = self.lease_now(tenure);
         let Tenure { lease, round, .. } = &mut self.tenures[tenure];
         lease.handle_reply(node, round.call, false, ConnectionId(0), Reply::Granted, now);

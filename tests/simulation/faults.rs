@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use redquorum::protocol::debt::Ledger;
 use redquorum::protocol::quorum::NodeId;
 
 use super::broken::Switch;
@@ -10,6 +11,7 @@ use super::counters::Seen;
 use super::draw::Draw;
 use super::laws::{self, Law};
 use super::node::{Mood, Presence};
+use super::task::State;
 use super::trace::note;
 use super::world::{Event, World};
 
@@ -36,17 +38,23 @@ pub enum Fault {
     Fail,
     /// A client stands still.
     Pause,
-    /// A foreign client's value takes a free key.
+    /// A client's process is killed: its connections end, and nobody clears what it leaves.
+    Kill,
+    /// A waiter is told that it was woken, although it was not.
+    FalseWake,
+    /// A foreign client's value takes a free key, on one node or wherever it can.
     Foreign,
     /// Somebody deletes a key of ours. No lock stands that, so it comes only in histories that say so.
     Evict,
+    /// A node's memory is emptied while it runs. No lock stands that either.
+    Flush,
     /// A client's wall clock steps. Harmless, since the protocol never reads it.
     WallStep,
     /// A node's clock jumps ahead. Beyond what the protocol stands; only while its switch is on.
     ServerStep,
 }
 
-const ALL: [Fault; 12] = [
+const ALL: [Fault; 14] = [
     Fault::Reset,
     Fault::Stall,
     Fault::Detour,
@@ -57,6 +65,8 @@ const ALL: [Fault; 12] = [
     Fault::Refuse,
     Fault::Fail,
     Fault::Pause,
+    Fault::Kill,
+    Fault::FalseWake,
     Fault::Foreign,
     Fault::WallStep,
 ];
@@ -80,8 +90,13 @@ impl World {
         let fault = match self.broken {
             Some(Switch::ServerClockSteps) if self.draw.chance(200) => Fault::ServerStep,
             Some(Switch::WallClock) if self.draw.chance(200) => Fault::WallStep,
+            Some(Switch::NeverReturns) if self.draw.chance(500) => {
+                self.draw.pick(&[Fault::Stall, Fault::Mute, Fault::Foreign])
+            }
             Some(Switch::ClockSleeps) if self.draw.chance(200) => Fault::Pause,
-            _ if self.plan.evictions && self.draw.chance(300) => Fault::Evict,
+            _ if self.plan.evictions && self.draw.chance(300) => {
+                self.draw.pick(&[Fault::Evict, Fault::Evict, Fault::Evict, Fault::Flush])
+            }
             _ => self.draw.pick(&self.plan.faults),
         };
         self.befall(fault);
@@ -109,7 +124,22 @@ impl World {
                 self.schedule(self.now + duration.min(100 * MILLI), Event::Well(node));
             }
             Fault::Pause => self.pause(client, duration),
-            Fault::Foreign => self.put_foreign(node, duration),
+            Fault::Kill => self.kill(client),
+            Fault::FalseWake => self.wake_falsely(),
+            Fault::Flush => {
+                self.nodes[node].forget();
+                self.forget_lines(node);
+                self.counters.add(Seen::Flushed);
+            }
+            Fault::Foreign if self.draw.chance(500) => {
+                let key = self.draw.below(self.keys.len() as u64) as usize;
+                let longer = if self.broken == Some(Switch::NeverReturns) { 4 } else { 1 };
+                (0..self.nodes.len()).for_each(|node| self.put_foreign(node, key, longer * duration));
+            }
+            Fault::Foreign => {
+                let key = self.draw.below(self.keys.len() as u64) as usize;
+                self.put_foreign(node, key, duration);
+            }
             Fault::Evict => {
                 let key = self.draw.pick(&[0, self.keys.len() - 1]);
                 self.nodes[node].store.remove(&self.keys[key]);
@@ -188,6 +218,7 @@ impl World {
         for connection in 0..self.connections.len() {
             if self.connections[connection].node == node {
                 self.break_connection(connection, false);
+                self.unsubscribe(connection);
             }
         }
     }
@@ -195,7 +226,8 @@ impl World {
     /// The node's memory is gone. Returns how long it stays away: until no lease that it forgot can be valid.
     fn forget(&mut self, node: usize, duration: u64) -> u64 {
         self.counters.add(Seen::MemoryLost);
-        self.nodes[node].store.wipe();
+        self.nodes[node].forget();
+        self.forget_lines(node);
         self.nodes[node].lost_memory = Some(self.now);
         if self.broken == Some(Switch::MemoryLossUnguarded) {
             return duration.min(10 * MILLI);
@@ -222,8 +254,41 @@ impl World {
         note!(self, "c{client} stands still for {} µs", duration / 1_000);
     }
 
-    fn put_foreign(&mut self, node: usize, duration: u64) {
-        let key = self.draw.below(self.keys.len() as u64) as usize;
+    /// A client's process ends: nothing of it is ever sent again, and the TTLs clear what it leaves.
+    fn kill(&mut self, client: usize) {
+        let living = self.clients.iter().filter(|client| !client.dead).count();
+        if living < 2 || self.clients[client].dead || !self.draw.chance(300) {
+            return;
+        }
+        note!(self, "c{client} is killed");
+        self.counters.add(Seen::Killed);
+        self.clients[client].dead = true;
+        for connection in 0..self.connections.len() {
+            if self.connections[connection].client == client {
+                self.break_connection(connection, true);
+                self.connections[connection].closed = true;
+                self.release_stuck(connection, true);
+            }
+        }
+        for task in self.tasks.iter_mut().filter(|task| task.client == client) {
+            task.state = State::Done;
+        }
+        for tenure in self.tenures.iter_mut().filter(|tenure| tenure.client == client) {
+            (tenure.valid_until, tenure.dropped, tenure.task) = (None, true, None);
+        }
+        let tenures = &self.tenures;
+        self.holders.retain(|tenure| tenures[*tenure].client != client);
+        for waiter in self.waiters.iter_mut().filter(|waiter| waiter.client == client) {
+            waiter.over = true;
+        }
+        for record in self.owners.iter_mut().filter(|record| record.client == client) {
+            record.nodes.iter_mut().for_each(|node| node.left_to_ttl = true);
+        }
+        self.clients[client].ledger = Ledger::default();
+        self.clients[client].open_debts.clear();
+    }
+
+    fn put_foreign(&mut self, node: usize, key: usize, duration: u64) {
         let place = &mut self.nodes[node];
         let local = place.clock.at(self.now);
         if place.presence == Presence::Up && place.store.holder(&self.keys[key], local).is_none() {

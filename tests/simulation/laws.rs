@@ -4,12 +4,14 @@
 use std::time::Duration;
 
 use redquorum::protocol::debt::{Debt, MARGIN};
+use redquorum::protocol::line::LINE_LIFE;
 use redquorum::protocol::message::{HolderValue, Operation, Owner};
 use redquorum::protocol::quorum::{NodeId, NodeSet, Quorum};
 use redquorum::protocol::time::Instant;
 
 use super::client::Client;
 use super::clock::TrueTime;
+use super::line_witness::Change;
 use super::node::Node;
 use super::witness::{DebtWitness, OwnerWitness, RoundKind, RoundWitness};
 use super::world::World;
@@ -39,6 +41,16 @@ pub enum Law {
     SilentBeforeRelease,
     Progress,
     NoLeftovers,
+    FirstComeFirstServed,
+    HandedOnlyToTheLine,
+    StaleWakeUpIsAnswered,
+    VotesAreUsed,
+    ReleaseHandsOver,
+    PlaceIsKept,
+    OneLooksForAll,
+    WaitEndsInTime,
+    StandsAtTheBestNode,
+    NoLeftoversInLine,
 }
 
 /// A law that did not hold.
@@ -49,7 +61,7 @@ pub struct Violation {
     pub detail: String,
 }
 
-fn require(holds: bool, otherwise: impl FnOnce() -> String) -> Finding {
+pub fn require(holds: bool, otherwise: impl FnOnce() -> String) -> Finding {
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
@@ -119,21 +131,29 @@ pub fn owner_is_retired(record: &OwnerWitness, operation: &Operation) -> Finding
 }
 
 /// Rule 3: undo and release go to every node to which a set or claim may have gone, the silent ones included: sent,
-/// or owed.
+/// or owed; or another owner takes over what stands in line there.
 pub fn release_reaches_every_write(record: &OwnerWitness) -> Finding {
-    let missed = record.nodes.iter().position(|node| node.written && !node.released);
+    let missed = record.nodes.iter().position(|node| node.written && !node.released && !node.taken_over);
     missed.map_or(Ok(()), |node| Err(format!("{} was never told", NodeId::new(node))))
 }
 
 /// Rule 3: nobody's key is touched by another owner. One command changes nothing, sets its owner where nothing was,
-/// or deletes what carried its owner.
-pub fn others_are_untouched(
-    subject: Owner,
-    before: Option<&HolderValue>,
-    after: Option<&HolderValue>,
-) -> Finding {
-    let own = |value: Option<&HolderValue>| value == Some(&HolderValue::Owner(subject));
-    let allowed = before == after || (before.is_none() && own(after)) || (own(before) && after.is_none());
+/// or deletes what carried its owner. A hand-over gives what carried its owner, or nobody's, to somebody else; a take-over
+/// takes what carried the earlier owner.
+pub fn others_are_untouched(subject: Owner, operation: &Operation, change: &Change) -> Finding {
+    let Change { before, after } = change;
+    let own = |value: &Option<HolderValue>| *value == Some(HolderValue::Owner(subject));
+    let given = match operation {
+        Operation::HandOver { .. } => {
+            (own(before) || before.is_none()) && matches!(after, Some(HolderValue::Owner(_)))
+        }
+        Operation::Queue { rename_from: Some(earlier), .. } => {
+            own(after) && *before == Some(HolderValue::Owner(*earlier))
+        }
+        _ => false,
+    };
+    let allowed =
+        before == after || (before.is_none() && own(after)) || (own(before) && after.is_none()) || given;
     require(allowed, || format!("a command of {subject} made {after:?} of {before:?}"))
 }
 
@@ -143,11 +163,17 @@ pub fn settled_stays_clear(record: &OwnerWitness, node: usize) -> Finding {
     require(!record.nodes[node].settled, || format!("{} carries it after it was settled", NodeId::new(node)))
 }
 
-/// Rule 4: a debt ends at the last send + TTL + allowance + margin, and travels with nothing else.
+/// Rule 4: a debt ends at the last send + TTL + allowance + margin, and travels with nothing else. For an owner that stood
+/// in line, or that a wake-up named, the life of a line takes the place of the TTL.
 pub fn debt_is_bounded(record: &OwnerWitness, debt: &Debt) -> Finding {
-    let longest = Duration::from_millis(record.longest_ttl);
-    let allowance = longest / 100 + Duration::from_millis(2);
-    let bound = record.nodes[debt.node.index()].last_sent.after(longest).after(allowance).after(MARGIN);
+    let on_node = &record.nodes[debt.node.index()];
+    let mut longest = Duration::from_millis(record.longest_ttl);
+    if on_node.queued || on_node.named > Instant::default() {
+        longest = longest.max(LINE_LIFE);
+    }
+    let counted = if record.waiter.is_some() { LINE_LIFE } else { longest };
+    let allowance = counted / 100 + Duration::from_millis(2);
+    let bound = on_node.last_sent.max(on_node.named).after(longest).after(allowance).after(MARGIN);
     require(debt.ends() <= bound, || format!("owed until {:?}, bound {bound:?}", debt.ends()))
 }
 

@@ -5,8 +5,10 @@ use std::collections::VecDeque;
 
 use redquorum::protocol::debt::{Debt, DebtId};
 use redquorum::protocol::lease::CallId;
+use redquorum::protocol::line::NodeName;
 use redquorum::protocol::message::{ConnectionId, NotSent, Operation, Reply, Unknown};
 use redquorum::protocol::quorum::NodeId;
+use redquorum::protocol::time::Instant;
 
 use super::broken::Switch;
 use super::clock::{MILLI, TrueTime};
@@ -21,6 +23,12 @@ pub struct Link {
     pub connection: Option<usize>,
     /// Silent for some time: it gets no new work.
     pub suspect: bool,
+    /// Since when it takes work, on the client's clock.
+    pub usable_since: Instant,
+    /// The node's name, once it was connected.
+    pub name: Option<NodeName>,
+    /// It knows the node under another marker than other clients do.
+    pub other_marker: bool,
     /// Per mille of the mean latency.
     pub speed: u64,
 }
@@ -38,13 +46,15 @@ pub struct Connection {
     pub stalled: bool,
     /// Replies vanish on the way.
     pub mute: bool,
+    /// The node takes the client for somebody who listens here.
+    pub listens: bool,
     /// How many requests were sent; the last of them that can still be executed.
     sent: u32,
     last_executable: u32,
     /// Requests that have arrived at the node.
     pub arrived: u32,
     last_arrival: TrueTime,
-    last_reply: TrueTime,
+    pub last_reply: TrueTime,
     /// Calls without an answer, in the order of sending.
     pub outstanding: VecDeque<usize>,
     stuck: Vec<usize>,
@@ -56,6 +66,7 @@ pub struct Connection {
 pub enum Purpose {
     Lease { tenure: usize, call: CallId },
     Settlement { debt: DebtId },
+    Line { waiter: usize, call: u32, generation: u32 },
 }
 
 /// One operation on its way, and back.
@@ -84,6 +95,11 @@ impl World {
         client * self.nodes.len() + node
     }
 
+    pub fn is_usable(&self, client: usize, node: usize) -> bool {
+        let link = &self.links[self.link_of(client, node)];
+        link.connection.is_some() && !link.suspect
+    }
+
     /// Hands one operation to a node's door: the connection it went out on, or why it did not.
     pub fn send(
         &mut self,
@@ -97,6 +113,7 @@ impl World {
         let connection = self.admit(client, node, operation.creates())?;
         self.demand(Law::OwnerIsRetired, laws::owner_is_retired(&self.owners[owner], &operation));
         self.witness_healing(purpose, &operation);
+        self.witness_take_over(node, &operation);
         self.witness_send(client, node, owner, connection, &operation);
         self.operations += 1;
 
@@ -163,7 +180,7 @@ impl World {
     }
 
     /// How long one message takes on this connection.
-    fn way(&mut self, connection: usize) -> u64 {
+    pub fn way(&mut self, connection: usize) -> u64 {
         let line = &self.connections[connection];
         let mean = self.plan.latency * self.links[self.link_of(line.client, line.node)].speed / 1_000;
         let usual = mean * self.draw.between(500, 1_500) / 1_000;
@@ -244,6 +261,9 @@ impl World {
             let more = if self.draw.chance(500) { more } else { self.draw.between(0, more) };
             self.connections[connection].last_executable += more as u32;
         }
+        // A node may take a client for present long after the connection ended on the way.
+        let noticed = if self.draw.chance(700) { 0 } else { self.draw.spread(MILLI, 2 * self.plan.guard()) };
+        self.schedule(self.now + noticed, Event::Deafen(connection));
         let heard = self.draw.between(0, 2 * self.plan.latency);
         note!(self, "#{connection} breaks");
         self.schedule(self.now + heard, Event::Lost(connection));
@@ -302,6 +322,7 @@ impl World {
             broken: false,
             stalled: false,
             mute: false,
+            listens: false,
             sent: 0,
             last_executable: u32::MAX,
             arrived: 0,
@@ -312,11 +333,30 @@ impl World {
             watched: false,
         });
         self.links[link].connection = Some(connection);
+        self.links[link].name = Some(self.nodes[node].name(self.links[link].other_marker));
+        self.subscribe(connection);
         if self.broken != Some(Switch::SuspectForEver) {
             self.links[link].suspect = false;
         }
         note!(self, "c{client}: connected to {} by #{connection}", NodeId::new(node));
         self.node_is_usable(client, node);
+    }
+
+    /// A connection listens for wake-ups, where they can come.
+    fn subscribe(&mut self, connection: usize) {
+        let Connection { client, node, .. } = self.connections[connection];
+        if self.clients[client].in_line && !self.clients[client].deaf {
+            self.connections[connection].listens = true;
+            self.nodes[node].store.subscribe(self.clients[client].board.client);
+        }
+    }
+
+    /// A node notices that a connection has ended.
+    pub fn unsubscribe(&mut self, connection: usize) {
+        let Connection { client, node, ref mut listens, .. } = self.connections[connection];
+        if std::mem::take(listens) {
+            self.nodes[node].store.unsubscribe(self.clients[client].board.client);
+        }
     }
 
     fn watch(&mut self, connection: usize) {

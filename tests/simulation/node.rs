@@ -1,14 +1,18 @@
 //! One node: the real `Store`, a clock of its own, and what can befall it.
 
 use redquorum::node::store::Store;
+use redquorum::protocol::line::NodeName;
 use redquorum::protocol::message::{HolderValue, Key, Owner, Reply, Unknown};
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
 
+use super::broken::Switch;
 use super::clock::{Clock, MILLI, TrueTime};
 use super::counters::Seen;
 use super::falsify::execute_falsely;
+use super::falsify_line::keep_line_falsely;
 use super::laws::{self, Law};
+use super::line_witness::Change;
 use super::trace::note;
 use super::world::World;
 
@@ -40,6 +44,11 @@ pub struct Node {
     pub mood: Mood,
     /// Requests that reached a frozen node.
     pub unread: Vec<usize>,
+    /// How often its marker was made anew.
+    marker: u64,
+    number: usize,
+    /// Nobody may publish on it.
+    pub forbids_wake_ups: bool,
     /// When it last lost its memory.
     pub lost_memory: Option<TrueTime>,
     /// When it may come back at the earliest.
@@ -47,9 +56,14 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(clock: Clock) -> Self {
+    pub fn new(clock: Clock, number: usize, forbids_wake_ups: bool) -> Self {
+        let mut store = Store::default();
+        store.set_may_publish(!forbids_wake_ups);
         Self {
-            store: Store::default(),
+            store,
+            number,
+            marker: 0,
+            forbids_wake_ups,
             clock,
             presence: Presence::Up,
             mood: Mood::Well,
@@ -61,6 +75,18 @@ impl Node {
 
     pub fn answers(&self) -> bool {
         self.presence == Presence::Up
+    }
+
+    /// What names the node for all clients: it changes with its memory. Some may know it by an older one.
+    pub fn name(&self, older: bool) -> NodeName {
+        let older = if older { "old " } else { "" };
+        NodeName::of(format!("{older}marker {} of {}", self.marker, self.number).as_bytes())
+    }
+
+    /// Everything that it kept is gone, its marker too.
+    pub fn forget(&mut self) {
+        self.store.wipe();
+        self.marker += 1;
     }
 
     /// What the node shows under a key at `now`.
@@ -79,6 +105,11 @@ impl Node {
         // A key is kept through the millisecond in which its life ends.
         let last = local.as_nanos() / MILLI * MILLI + remaining + MILLI;
         Some(self.clock.when(Instant::from_nanos(last)))
+    }
+
+    /// Whether the node carries an owner at this moment of its own clock.
+    pub fn carries_at(&mut self, key: &Key, owner: Owner, local: Instant) -> bool {
+        self.store.holder(key, local).is_some_and(|holder| holder.value == HolderValue::Owner(owner))
     }
 
     pub fn carries(&mut self, key: &Key, owner: Owner, now: TrueTime) -> bool {
@@ -128,22 +159,30 @@ impl World {
         let key = self.calls[call].operation.key();
         let before = place.store.holder(key, local).map(|holder| holder.value);
         let operation = &self.calls[call].operation;
-        let falsely = execute_falsely(self.broken, place, operation, local);
+        let released = match self.broken {
+            Some(Switch::HandsOverToReleased) => self.retired_before(owner),
+            _ => None,
+        };
+        let place = &mut self.nodes[node];
+        let falsely = execute_falsely(self.broken, place, operation, local)
+            .or_else(|| keep_line_falsely(self.broken, place, operation, released, local));
         let reply = falsely.unwrap_or_else(|| place.store.execute(operation, local));
         let after = place.store.holder(key, local).map(|holder| holder.value);
+        let wake_ups = place.store.take_wake_ups();
 
         let carried = before == Some(HolderValue::Owner(subject));
         let carries = after == Some(HolderValue::Owner(subject));
+        let operation = operation.clone();
         let creates = operation.creates();
+        let change = Change { before, after };
         self.calls[call].truly_granted = reply == Reply::Granted && (creates || carried);
-        self.demand(
-            Law::OthersAreUntouched,
-            laws::others_are_untouched(subject, before.as_ref(), after.as_ref()),
-        );
+        self.demand(Law::OthersAreUntouched, laws::others_are_untouched(subject, &operation, &change));
         if carries {
             self.demand(Law::SettledStaysClear, laws::settled_stays_clear(&self.owners[owner], node));
         }
         self.witness_execution(node, call, creates && carries && !carried, carries && carried);
+        self.witness_line(node, owner, &operation, &reply, &change);
+        self.publish(node, wake_ups);
         reply
     }
 }

@@ -35,6 +35,23 @@ pub struct Plan {
     pub backoff: Duration,
     /// The faults that come in this history. Each history has its own choice, since faults hide each other.
     pub faults: Vec<Fault>,
+    /// Nothing goes wrong, and all who wait do so in line: its order is then demanded.
+    pub calm: bool,
+    /// Per mille of clients that wait in line, and of their acquires that wait at all.
+    pub in_line: u64,
+    pub waits: u64,
+    /// Longest wait of an acquire, in nanoseconds.
+    pub wait: u64,
+    /// Per mille of clients that nothing wakes, and of nodes that wake nobody.
+    pub deaf: u64,
+    pub forbidden: u64,
+    /// Per mille of wake-ups that are lost, late or doubled.
+    pub wake_trouble: u64,
+    /// Per mille of nodes that a client knows under a marker of its own, as after a marker was lost while some of the
+    /// clients were connected.
+    pub other_markers: u64,
+    /// Per mille of hand-overs at which the waiter is dropped, or its wait ends.
+    pub bad_timing: u64,
     /// Somebody deletes keys under us: what then cannot hold is not asked for.
     pub evictions: bool,
     /// Per mille of sets whose connection meets a fault just then.
@@ -47,19 +64,20 @@ pub struct Plan {
     pub operations: u64,
 }
 
+fn ttl(millis: u64) -> Ttl {
+    let duration = Duration::from_millis(millis);
+    Ttl::new(duration, Drift::default(), duration).expect("the drawn TTLs exceed the drift allowance")
+}
+
 impl Plan {
     pub fn draw(draw: &mut Draw) -> Self {
         let nodes = draw.pick(&[1, 2, 3, 3, 3, 4, 5, 5, 5, 6, 7]);
         let clients = draw.between(1, 5) as usize;
         let latency = draw.spread(50_000, 8 * MILLI);
         let longest = draw.spread(12 * latency / MILLI + 20, 2_000);
-        let ttl = |millis: u64| {
-            let duration = Duration::from_millis(millis);
-            Ttl::new(duration, Drift::default(), duration).expect("the drawn TTLs exceed the drift allowance")
-        };
         let shorter = draw.between(longest / 2, longest);
         let shortest = draw.between(longest / 4 + 5, longest / 2 + 5);
-        Self {
+        let plan = Self {
             quorum: Quorum::of(nodes).expect("at least one node"),
             clients,
             tasks: (0..clients).map(|_| draw.pick(&[1, 1, 1, 1, 2, 3])).collect(),
@@ -78,7 +96,28 @@ impl Plan {
             fault_pause: draw.spread(5 * MILLI, 300 * MILLI),
             most_faults: draw.between(3, 40),
             operations: draw.between(150, 350),
-        }
+            calm: false,
+            in_line: draw.pick(&[0, 0, 500, 900, 1_000]),
+            waits: draw.pick(&[1_000, 900, 600]),
+            wait: draw.spread(20 * MILLI, 8_000 * MILLI),
+            deaf: draw.pick(&[0, 0, 200]),
+            forbidden: draw.pick(&[0, 0, 0, 200]),
+            wake_trouble: draw.pick(&[0, 100, 400]),
+            bad_timing: draw.pick(&[0, 50, 200]),
+            other_markers: draw.pick(&[0, 0, 0, 300]),
+        };
+        if draw.chance(120) { plan.calmed(draw) } else { plan }
+    }
+
+    /// The same without faults, and with TTLs that leave a hand-over time enough.
+    fn calmed(mut self, draw: &mut Draw) -> Self {
+        self.calm = true;
+        (self.slow, self.ambush, self.most_faults, self.backlog) = (0, 0, 0, 100);
+        (self.in_line, self.deaf, self.forbidden, self.wake_trouble) = (1_000, 0, 0, 0);
+        (self.evictions, self.other_markers) = (false, 0);
+        let longest = draw.spread(16 * self.latency / MILLI + 200, 2_000);
+        self.ttls = [longest / 2, longest * 3 / 4, longest].map(ttl);
+        self
     }
 
     /// The terms of one attempt.

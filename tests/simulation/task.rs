@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use redquorum::protocol::backoff::{Backoff, Cause};
 use redquorum::protocol::lease::{Asking, Event as LeaseEvent, Failure, Lease, NotExtended, Released};
-use redquorum::protocol::message::{HolderValue, Owner};
+use redquorum::protocol::message::{HolderValue, Owner, Reply};
 use redquorum::protocol::quorum::NodeSet;
+use redquorum::protocol::time::Instant;
+use redquorum::protocol::validity::Ttl;
 
 use super::broken::Switch;
 use super::client::Tenure;
 use super::clock::MILLI;
 use super::counters::Seen;
 use super::trace::note;
+use super::waiter::{self, InLine};
 use super::witness::{OwnerWitness, RoundKind};
 use super::world::{Event, World};
 
@@ -20,6 +23,8 @@ use super::world::{Event, World};
 pub enum State {
     Thinking,
     Acquiring(usize),
+    /// In line, or claiming from there.
+    InLine(usize),
     /// Between two attempts.
     Waiting,
     Holding(usize),
@@ -39,6 +44,10 @@ pub struct Task {
     /// Extends in good time, again and again, as a keeper does.
     keeps: bool,
     asking: Asking,
+    ttl: Ttl,
+    /// It waits in line where it can, until then on its client's clock.
+    in_line: bool,
+    deadline: Instant,
     /// Each wake-up carries the number it was set with; an older one means nothing any more.
     alarm: u32,
     /// It has acquired and released in the healed world.
@@ -48,7 +57,7 @@ pub struct Task {
 }
 
 impl Task {
-    pub fn new(client: usize) -> Self {
+    pub fn new(client: usize, ttl: Ttl) -> Self {
         Self {
             client,
             state: State::Thinking,
@@ -58,6 +67,9 @@ impl Task {
             extensions_left: 0,
             keeps: false,
             asking: Asking::Set,
+            ttl,
+            in_line: false,
+            deadline: Instant::FAR_FUTURE,
             alarm: 0,
             got_in: false,
             last_owner: None,
@@ -87,6 +99,7 @@ impl World {
                 self.counters.add(Seen::AbandonedMidRound);
                 self.walk_away(tenure);
             }
+            State::InLine(waiter) => self.walk_out_of_line(task, waiter),
             State::Holding(tenure) => self.act_as_holder(task, tenure),
             State::Releasing(tenure) => {
                 self.counters.add(Seen::ReleaseAbandoned);
@@ -110,7 +123,22 @@ impl World {
 
     fn set_out(&mut self, task: usize) {
         let key = self.draw.below(self.keys.len() as u64) as usize;
-        let attempts_left = if self.healed { u64::MAX } else { self.draw.spread(1, 32) };
+        let client = self.tasks[task].client;
+        let lines = self.clients[client].in_line;
+        let waits = lines && (self.healed || self.draw.chance(self.plan.waits));
+        let attempts_left = match self.healed || waits {
+            true => u64::MAX,
+            // A newcomer that tries once beside those in line.
+            false if lines => 1,
+            false => self.draw.spread(1, 32),
+        };
+        let mut deadline = Instant::FAR_FUTURE;
+        let limited = waits && !self.healed && self.broken != Some(Switch::NeverReturns);
+        if limited && self.draw.chance(800) {
+            let wait = self.draw.spread(MILLI, self.plan.wait);
+            deadline = self.client_now(client).after(Duration::from_nanos(wait));
+        }
+        let ttl = self.draw.pick(&self.plan.ttls);
         let least = Duration::from_nanos(4 * self.plan.latency.max(MILLI));
         let backoff = Backoff::new(least, self.plan.backoff);
         let asking = if self.draw.chance(800) { Asking::Set } else { Asking::Claim };
@@ -119,20 +147,34 @@ impl World {
             backoff,
             attempts_left,
             asking,
-            ..std::mem::replace(&mut self.tasks[task], Task::new(0))
+            ttl,
+            in_line: waits,
+            deadline,
+            ..std::mem::replace(&mut self.tasks[task], Task::new(0, ttl))
         };
+        if waits && self.clients[client].board.hints.contains_key(&key) {
+            self.counters.add(Seen::HintedIntoLine);
+            return self.enter_line(task);
+        }
         self.attempt(task);
     }
 
     /// One round under a new owner.
     fn attempt(&mut self, task: usize) {
         let Task { client, key, asking, .. } = self.tasks[task];
-        let ttl = self.draw.pick(&self.plan.ttls);
+        let ttl = match self.tasks[task].in_line {
+            true => self.tasks[task].ttl,
+            false => self.draw.pick(&self.plan.ttls),
+        };
         let owner = self.owner_for(task);
         let terms = self.plan.terms(ttl);
         let subject = self.owners[owner].owner;
         let now = self.client_now(client);
         let lease = Lease::acquire(terms, self.keys[key].clone(), subject, asking, now);
+        let lease = match self.lines(client, key) {
+            Some(lines) => lease.with_lines(lines),
+            None => lease,
+        };
         let tenure = self.tenures.len();
         self.tenures.push(Tenure::new(lease, client, task, owner, ttl.as_millis()));
         note!(
@@ -155,19 +197,30 @@ impl World {
         if let (Some(Switch::OwnerReused), Some(last)) = (self.broken, self.tasks[task].last_owner) {
             return last;
         }
+        let Task { client, key, .. } = self.tasks[task];
+        let owner = self.new_owner(client, key, None);
+        self.tasks[task].last_owner = Some(owner);
+        owner
+    }
+
+    /// An owner that was never sent before.
+    pub fn new_owner(&mut self, client: usize, key: usize, waiter: Option<usize>) -> usize {
         let owner = self.owners.len();
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&(owner as u64).to_be_bytes());
         bytes[8..].copy_from_slice(&self.draw.next().to_be_bytes());
         self.owners.push(OwnerWitness {
             owner: Owner::from_bytes(bytes),
-            key: self.tasks[task].key,
+            key,
+            client,
+            waiter,
+            wake_lost: false,
+            undone: false,
             retired: false,
             told: NodeSet::EMPTY,
             longest_ttl: 0,
             nodes: Default::default(),
         });
-        self.tasks[task].last_owner = Some(owner);
         owner
     }
 
@@ -175,8 +228,17 @@ impl World {
     pub fn tell_task(&mut self, tenure: usize, event: LeaseEvent) {
         let Some(task) = self.tenures[tenure].task else { return };
         match event {
-            LeaseEvent::Held(_) => self.begin_to_hold(task, tenure),
-            LeaseEvent::Failed(failure) => self.failed(task, tenure, failure),
+            LeaseEvent::Held(_) => {
+                match self.tenures[tenure].waiter {
+                    Some(waiter) => self.claim_granted(waiter),
+                    None => self.grant_beside_the_line(self.owners[self.tenures[tenure].owner].key),
+                }
+                self.begin_to_hold(task, tenure)
+            }
+            LeaseEvent::Failed(failure) => match self.tenures[tenure].waiter {
+                Some(waiter) => self.claim_failed(waiter, tenure, failure),
+                None => self.failed(task, tenure, failure),
+            },
             LeaseEvent::Extended(_) => self.counters.add(Seen::Extended),
             LeaseEvent::NotExtended(NotExtended::Unconfirmed) => {
                 self.counters.add(Seen::ExtensionUnconfirmed)
@@ -217,7 +279,9 @@ impl World {
             _ if self.healed => self.draw.below(round_trip),
             _ if self.tasks[task].keeps => self.draw.between(left / 4, left / 2),
             0..68 => self.draw.below(2 * round_trip),
-            68..80 => self.draw.below(left + 1),
+            68..80 if !self.plan.calm => self.draw.below(left + 1),
+            // A holder that lets its lock run out is taken for hung, so none does while the order is demanded.
+            _ if self.plan.calm => self.draw.below(left / 2 + 1),
             80..91 => left.saturating_sub(self.draw.below(round_trip)),
             _ => left + self.draw.below(left + 1),
         }
@@ -285,11 +349,83 @@ impl World {
         if actor.attempts_left == 0 {
             return self.think(task);
         }
+        if actor.in_line && failure == Failure::Contended {
+            return self.enter_line(task);
+        }
+        let actor = &mut self.tasks[task];
         actor.state = State::Waiting;
         // Contention is known now: the path that also tells the holder's remaining life.
         actor.asking = if failure == Failure::Contended { Asking::Claim } else { actor.asking };
         let pause = actor.backoff.next(cause, random).as_nanos() as u64;
         self.wake_after(task, pause);
+    }
+
+    /// Stands in line, for as long as its wait lasts.
+    fn enter_line(&mut self, task: usize) {
+        let Task { client, key, ttl, deadline, .. } = self.tasks[task];
+        if self.client_now(client) >= deadline {
+            return self.think(task);
+        }
+        let waiter = self.stand_in_line(task, key, ttl, deadline);
+        self.tasks[task].state = State::InLine(waiter);
+        if !self.healed && self.draw.chance(self.plan.impatience) {
+            let patience = self.draw.spread(self.plan.latency / 4, 1_500 * MILLI);
+            self.wake_after(task, patience);
+        } else {
+            self.tasks[task].alarm += 1;
+        }
+        self.drive(waiter);
+    }
+
+    /// No line can be used: asks again after a pause. One that could not be reached is tried again.
+    pub fn no_line(&mut self, task: usize, reply: Reply) {
+        let random = self.draw.next();
+        let actor = &mut self.tasks[task];
+        actor.in_line &= !waiter::is_final(&reply);
+        actor.asking = if actor.in_line { actor.asking } else { Asking::Claim };
+        let (client, deadline) = (actor.client, actor.deadline);
+        let pause = actor.backoff.next(Cause::Held(None), random).as_nanos() as u64;
+        if self.client_now(client) >= deadline {
+            return self.think(task);
+        }
+        self.tasks[task].state = State::Waiting;
+        self.wake_after(task, pause);
+    }
+
+    /// The future of an acquire is dropped while it stands in line, or claims from there.
+    fn walk_out_of_line(&mut self, task: usize, waiter: usize) {
+        note!(self, "task {task} drops w{waiter}");
+        let voted = self.has_vote(waiter);
+        match self.waiters[waiter].claim {
+            Some(tenure) => {
+                self.counters.add(Seen::DroppedWhileClaiming);
+                self.abandon(tenure);
+                self.drain(tenure);
+                self.tenures[tenure].dropped = true;
+            }
+            None => {
+                self.counters.add(if voted { Seen::DroppedAtHandOver } else { Seen::DroppedInLine });
+                self.leave_line(waiter);
+                self.think(task);
+            }
+        }
+    }
+
+    /// A waiter may be dropped, or its wait may end, just when it is given the vote.
+    pub fn strike_at_hand_over(&mut self, owner: usize) {
+        let Some(waiter) = self.owners[owner].waiter else { return };
+        let InLine { client, task, over, deadline, .. } = self.waiters[waiter];
+        if self.healed || over || !self.draw.chance(self.plan.bad_timing) {
+            return;
+        }
+        let soon = self.draw.below(8 * self.plan.latency);
+        if self.draw.chance(500) {
+            self.wake_after(task, soon);
+        } else {
+            let ends = self.client_now(client).after(Duration::from_nanos(soon));
+            self.waiters[waiter].deadline = deadline.min(ends);
+            self.schedule(self.client_when(client, ends), Event::WaiterTimer(waiter));
+        }
     }
 
     fn released(&mut self, task: usize, how: Released) {

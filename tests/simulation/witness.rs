@@ -3,7 +3,7 @@
 //! Written by the world as commands pass its boundary, never by the protocol, and never read by it.
 
 use redquorum::protocol::debt::{Debt, MARGIN};
-use redquorum::protocol::lease::CallId;
+use redquorum::protocol::lease::{CallId, End};
 use redquorum::protocol::message::{ConnectionId, Operation, Owner, Reply};
 use redquorum::protocol::quorum::{NodeId, NodeSet};
 use redquorum::protocol::time::Instant;
@@ -26,6 +26,13 @@ pub const MOST_NODES: usize = 7;
 pub struct OwnerWitness {
     pub owner: Owner,
     pub key: usize,
+    pub client: usize,
+    /// The waiter whose owner it is or was.
+    pub waiter: Option<usize>,
+    /// A wake-up of it never came.
+    pub wake_lost: bool,
+    /// Its lease was never held.
+    pub undone: bool,
     /// An undo or release of it was sent somewhere, or tried.
     pub retired: bool,
     /// Nodes that its lease has sent a release to, or tried to.
@@ -56,6 +63,16 @@ pub struct NodeWitness {
     pub executed: bool,
     /// A grant was read by the client.
     pub heard_grant: bool,
+    /// It was sent to stand in line here.
+    pub queued: bool,
+    /// It stands in line here.
+    pub in_line: bool,
+    /// Its vote was given back; it has still to leave the line.
+    pub given_back: bool,
+    /// Another owner was sent to take its place here.
+    pub taken_over: bool,
+    /// When a wake-up last named it, on the client's clock.
+    pub named: Instant,
 }
 
 /// The round that a lease is in, as its replies really were.
@@ -71,6 +88,8 @@ pub struct RoundWitness {
     pub healed: NodeSet,
     /// Nodes whose outcome the client has learned.
     pub answered: NodeSet,
+    /// Nodes that refused, and may be asked again.
+    pub refused: NodeSet,
     /// Nodes that truly granted, and said so: set by this round, or still held by this owner.
     pub granted: NodeSet,
     /// The lease has told its verdict.
@@ -90,6 +109,8 @@ pub struct DebtWitness {
     pub owner: usize,
     pub node: usize,
     pub ends: Instant,
+    /// A wake-up named it, which says nothing of what was sent.
+    pub named: bool,
 }
 
 impl RoundWitness {
@@ -103,6 +124,7 @@ impl RoundWitness {
             asked: NodeSet::EMPTY,
             healed: NodeSet::EMPTY,
             answered: NodeSet::EMPTY,
+            refused: NodeSet::EMPTY,
             granted: NodeSet::EMPTY,
             decided: false,
         }
@@ -132,7 +154,10 @@ impl World {
                 on_node.connection = connection_id(connection);
                 record.longest_ttl = record.longest_ttl.max(ttl.as_millis());
             }
-            Operation::Queue { .. } => on_node.written = true,
+            Operation::Queue { .. } => {
+                (on_node.written, on_node.queued) = (true, true);
+                on_node.connection = connection_id(connection);
+            }
             Operation::Extend { ttl, .. } => record.longest_ttl = record.longest_ttl.max(ttl.as_millis()),
         }
         on_node.last_sent = local;
@@ -183,9 +208,11 @@ impl World {
     pub fn witness_release(&mut self, tenure: usize, node: NodeId, debt: Option<&Debt>) {
         let holder = &self.tenures[tenure];
         let (now, owner) = (self.client_now(holder.client), holder.owner);
+        let undone = holder.lease.end() == Some(End::NotAcquired);
         self.demand(Law::SilentBeforeRelease, laws::silent_before_release(now, holder.valid_until));
         let record = &mut self.owners[owner];
         record.retired = true;
+        record.undone |= undone;
         let on_node = &record.nodes[node.index()];
         if on_node.executed && !on_node.heard_grant && debt.is_some() {
             self.counters.add(Seen::LostReplyUndone);
@@ -205,14 +232,16 @@ impl World {
         let on_node = &mut record.nodes[node];
         on_node.executed |= made;
         // A tenth of the margin is for the clocks.
-        on_node.effective_late |= (made || kept) && self.now - sent > MARGIN.as_nanos() as u64 / 10 * 9;
+        let queued = matches!(self.calls[call].operation, Operation::Queue { .. });
+        on_node.effective_late |=
+            (made || kept || queued) && self.now - sent > MARGIN.as_nanos() as u64 / 10 * 9;
     }
 
     /// A client learned what became of a call.
     pub fn witness_reply(&mut self, tenure: usize, node: usize, call: usize, reply: &Reply) {
         let answered = &self.calls[call];
         let Purpose::Lease { call: number, .. } = answered.purpose else { return };
-        let Tenure { round, owner, .. } = &mut self.tenures[tenure];
+        let Tenure { round, owner, patient, .. } = &mut self.tenures[tenure];
         let votes = match round.kind {
             RoundKind::Acquire => answered.operation.creates(),
             RoundKind::Extend => matches!(answered.operation, Operation::Extend { .. }),
@@ -227,6 +256,15 @@ impl World {
             } else if round.decided || !of_round {
                 self.counters.add(Seen::StragglingGrant);
             }
+        }
+        if of_round && *patient && !round.decided && matches!(reply, Reply::Held(_)) {
+            // Not the node's last word: it may be asked again.
+            round.asked.remove(NodeId::new(node));
+            round.refused.insert(NodeId::new(node));
+            return;
+        }
+        if of_round && granted && round.refused.contains(NodeId::new(node)) {
+            self.counters.add(Seen::GrantedAfterAll);
         }
         if of_round && !round.answered.contains(NodeId::new(node)) {
             round.answered.insert(NodeId::new(node));

@@ -1,10 +1,11 @@
 //! One history: a queue of events in true time, drawn from one seed. Faults first, then healing and progress.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use redquorum::protocol::message::Key;
+use redquorum::protocol::time::Instant;
 
 use super::broken::Switch;
 use super::client::{Client, Tenure};
@@ -12,11 +13,15 @@ use super::clock::{Clock, MILLI, TrueTime, draw_clock};
 use super::counters::{Counters, Seen};
 use super::draw::Draw;
 use super::laws::{self, Finding, Law, Violation};
+use super::line_laws;
+use super::line_witness::LineWitness;
 use super::network::{Call, Connection, Link};
 use super::node::Node;
 use super::plan::Plan;
 use super::task::Task;
 use super::trace::{Trace, note};
+use super::waiter::InLine;
+use super::wakeups::{Publication, Switchboard};
 use super::witness::OwnerWitness;
 
 /// Something that happens at a moment.
@@ -32,6 +37,8 @@ pub enum Event {
     Restart(usize),
     /// A node's mood is well again.
     Well(usize),
+    /// A node notices that nobody listens on a connection any more.
+    Deafen(usize),
     Fault,
     /// The time for progress is over.
     Deadline,
@@ -46,6 +53,11 @@ pub enum Event {
     LedgerTimer(usize),
     /// An interrupted fan-out goes on.
     Drain(usize),
+    /// A wake-up reaches its client.
+    WakeUp(usize),
+    /// A waiter looks into its mailbox.
+    Signal(usize),
+    WaiterTimer(usize),
     Task {
         task: usize,
         alarm: u32,
@@ -61,6 +73,10 @@ const MOST_EVENTS: u64 = 200_000;
 /// How long a healed world may take to let all in, beyond twice the guard: one guard for nodes that come back late,
 /// one TTL for keys that nobody can clear, and this for a crowd in random order.
 const CROWD: TrueTime = 3_000 * MILLI;
+
+/// The same for a crowd in line: somebody who hangs costs a hand-over and a look, and so does a wake-up that was lost
+/// before; two heads that take different nodes for the best give way to each other after eight claims.
+const LINE: TrueTime = 6_000 * MILLI;
 
 /// The texts that replies carry, made once.
 #[derive(Debug)]
@@ -86,6 +102,12 @@ pub struct World {
     pub connections: Vec<Connection>,
     pub calls: Vec<Call>,
     pub tenures: Vec<Tenure>,
+    pub waiters: Vec<InLine>,
+    pub publications: Vec<Publication>,
+    /// What the lines went through, by key and node.
+    pub line_records: Vec<LineWitness>,
+    /// The last idle look for each client, key and node.
+    pub looks: BTreeMap<(usize, usize, usize), Instant>,
     /// Tenures whose holder may act, or thinks so.
     pub holders: Vec<usize>,
     pub owners: Vec<OwnerWitness>,
@@ -108,12 +130,27 @@ impl World {
         let mut draw = Draw::new(seed);
         let mut plan = Plan::draw(&mut draw);
         plan.evictions &= broken.is_none();
-        let nodes = (0..plan.quorum.nodes()).map(|_| Node::new(node_clock(&mut draw, broken))).collect();
-        let clients = (0..plan.clients).map(|_| Client::new(draw_clock(&mut draw))).collect();
-        let tasks = plan.tasks.iter().enumerate();
-        let tasks = tasks.flat_map(|(client, count)| (0..*count).map(move |_| Task::new(client))).collect();
-        let link =
-            |draw: &mut Draw| Link { connection: None, suspect: false, speed: draw.between(300, 1_200) };
+        if broken == Some(Switch::HeadsNeverGiveWay) {
+            plan.other_markers = 500;
+        }
+        let node = |number| Node::new(node_clock(&mut draw, broken), number, draw.chance(plan.forbidden));
+        let nodes = (0..plan.quorum.nodes()).map(node).collect();
+        let client = |number| {
+            let (in_line, deaf) = (draw.chance(plan.in_line), draw.chance(plan.deaf));
+            Client::new(draw_clock(&mut draw), Switchboard::new(number), in_line, deaf)
+        };
+        let clients = (0..plan.clients).map(client).collect();
+        let (tasks, longest) = (plan.tasks.iter().enumerate(), plan.longest_ttl());
+        let tasks =
+            tasks.flat_map(|(client, count)| (0..*count).map(move |_| Task::new(client, longest))).collect();
+        let link = |draw: &mut Draw| Link {
+            connection: None,
+            suspect: false,
+            usable_since: Instant::default(),
+            name: None,
+            other_marker: draw.chance(plan.other_markers),
+            speed: draw.between(300, 1_200),
+        };
         let links = (0..plan.clients * plan.quorum.nodes()).map(|_| link(&mut draw)).collect();
         let mut world = Self {
             now: 0,
@@ -127,6 +164,10 @@ impl World {
             connections: Vec::with_capacity(64),
             calls: Vec::with_capacity(1_024),
             tenures: Vec::with_capacity(128),
+            waiters: Vec::with_capacity(64),
+            publications: Vec::new(),
+            line_records: vec![LineWitness::default(); plan.keys * plan.quorum.nodes()],
+            looks: BTreeMap::new(),
             holders: Vec::new(),
             owners: Vec::with_capacity(128),
             healed: false,
@@ -192,7 +233,8 @@ impl World {
             let enough = self.operations >= self.plan.operations || self.now >= LONGEST_SAFETY_PHASE;
             if enough && !self.healed {
                 self.heal();
-                self.schedule(self.now + 2 * self.plan.guard() + CROWD, Event::Deadline);
+                let crowd = if self.plan.in_line > 0 { LINE } else { CROWD };
+                self.schedule(self.now + 2 * self.plan.guard() + crowd, Event::Deadline);
             }
         }
         self.end();
@@ -202,6 +244,9 @@ impl World {
     fn happen(&mut self, event: Event) {
         if let Some(client) = self.client_of(event) {
             let resumes = self.clients[client].paused_until;
+            if self.clients[client].dead {
+                return;
+            }
             if resumes > self.now {
                 return self.schedule(resumes, event);
             }
@@ -213,6 +258,7 @@ impl World {
             Event::Thaw(node) => self.thaw(node),
             Event::Restart(node) => self.restart(node),
             Event::Well(node) => self.nodes[node].mood = super::node::Mood::Well,
+            Event::Deafen(connection) => self.unsubscribe(connection),
             Event::Fault => self.strike(),
             Event::Deadline => {
                 let finding = laws::progress(self);
@@ -225,6 +271,9 @@ impl World {
             Event::LeaseTimer(tenure) => self.lease_timer(tenure),
             Event::LedgerTimer(client) => self.drive_ledger(client),
             Event::Drain(tenure) => self.drain(tenure),
+            Event::WakeUp(publication) => self.hear(publication),
+            Event::Signal(waiter) => self.drive(waiter),
+            Event::WaiterTimer(waiter) => self.waiter_timer(waiter),
             Event::Task { task, alarm } => self.wake(task, alarm),
         }
     }
@@ -236,6 +285,8 @@ impl World {
             Event::Connect(link) => Some(link / self.nodes.len()),
             Event::LeaseTimer(tenure) | Event::Drain(tenure) => Some(self.tenures[tenure].client),
             Event::LedgerTimer(client) => Some(client),
+            Event::WakeUp(number) => Some(self.connections[self.publications[number].connection].client),
+            Event::Signal(waiter) | Event::WaiterTimer(waiter) => Some(self.waiters[waiter].client),
             Event::Task { task, .. } => Some(self.tasks[task].client),
             _ => None,
         }
@@ -249,9 +300,14 @@ impl World {
         self.demand(Law::DebtsAreBounded, finding);
         let finding = laws::no_leftovers(self, false);
         self.demand(Law::NoLeftovers, finding);
+        let finding = line_laws::no_leftovers_in_line(self, false);
+        self.demand(Law::NoLeftoversInLine, finding);
         self.now += 2 * self.plan.guard();
         let finding = laws::no_leftovers(self, true);
         self.demand(Law::NoLeftovers, finding);
+        self.now += line_laws::LIFE;
+        let finding = line_laws::no_leftovers_in_line(self, true);
+        self.demand(Law::NoLeftoversInLine, finding);
         note!(self, "the end");
     }
 
