@@ -84,6 +84,10 @@ pub(super) async fn wait(
                 if let Some(driver) = Box::pin(in_line.claim(patient, last)).await {
                     return Ok(Ended::Acquired(Box::new((driver, counted))));
                 }
+                // At its end a wait begins nothing more.
+                if shared.clock.now() >= deadline {
+                    return Ok(Ended::WaitOver(in_line.holder.take()));
+                }
                 continue;
             }
             Some(Event::Standing { place, dropped }) => {

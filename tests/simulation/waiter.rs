@@ -344,17 +344,21 @@ impl World {
         let (client, task, deadline) = (waiter.client, waiter.task, waiter.deadline);
         let now = self.client_now(client);
         if now >= deadline && self.broken != Some(Switch::WaitsOn) {
-            note!(self, "w{number}: the wait is over");
-            self.counters.add(Seen::WaitOver);
-            if self.has_vote(number) {
-                self.counters.add(Seen::WaitOverAtHandOver);
-            }
-            self.see_wait_end(number);
-            self.leave_line(number);
-            return self.think(task);
+            return self.wait_is_over(number, task);
         }
         self.waiters[number].waiter.handle_timeout(now);
         self.drive(number);
+    }
+
+    fn wait_is_over(&mut self, number: usize, task: usize) {
+        note!(self, "w{number}: the wait is over");
+        self.counters.add(Seen::WaitOver);
+        if self.has_vote(number) {
+            self.counters.add(Seen::WaitOverAtHandOver);
+        }
+        self.see_wait_end(number);
+        self.leave_line(number);
+        self.think(task);
     }
 
     /// Claims all nodes under the waiter's owner.
@@ -426,6 +430,11 @@ impl World {
             false if setback.best => Seen::GaveWay,
             false => Seen::VoteGivenBack,
         });
+        // At its end a wait begins nothing more.
+        let InLine { task, deadline, .. } = self.waiters[number];
+        if now >= deadline && self.broken != Some(Switch::WaitsOn) {
+            return self.wait_is_over(number, task);
+        }
         self.drive(number);
     }
 
