@@ -346,10 +346,7 @@ impl Call {
     /// Answers the call where it stands; afterwards [`Call::request`] is `None`.
     pub(crate) fn answer(&mut self, reply: Reply, at: Instant) {
         let Some(request) = self.request.take() else { return };
-        let settled = request.debt.as_ref().is_none_or(|debt| debt.is_settled_by(self.connection, &reply));
-        if !settled {
-            self.door.owe(request.debt);
-        }
+        self.door.owe(request.debt.and_then(|debt| debt.after(self.connection, &reply)));
         if let Operation::HandOver { key, .. } = &request.operation {
             self.door.hints.released(key, self.door.id, &reply);
         }

@@ -129,7 +129,10 @@ pub struct Debt {
     /// Where the node may keep a line: who owes it, and the length of a hand-over.
     line: Option<(ClientId, Ttl)>,
     doubt: Doubt,
+    /// When a key of this owner must be gone.
     ends: Instant,
+    /// Until when the owner may stand in the node's line, as long as no answer says that it left.
+    stands_until: Instant,
 }
 
 impl Debt {
@@ -137,7 +140,7 @@ impl Debt {
     /// last send + TTL + a margin for the clocks' rates and for the way.
     pub fn new(node: NodeId, key: Key, owner: Owner, doubt: Doubt, ttl: Ttl, drift: Drift) -> Self {
         let ends = doubt.lives_until.after(drift.allowance(ttl)).after(MARGIN);
-        Self { node, key, owner, line: None, doubt, ends }
+        Self { node, key, owner, line: None, doubt, ends, stands_until: Instant::default() }
     }
 
     /// The same on a node that may keep a line for the key: what settles it also hands over, and leaves the line.
@@ -146,14 +149,31 @@ impl Debt {
         self
     }
 
-    /// When it ends at the latest.
-    pub fn ends(&self) -> Instant {
-        self.ends
+    /// The same for an owner that looked last at `look`, and whose place in line is kept for `life` after it.
+    ///
+    /// Any answer to a release says that it has left. A look that is executed late nevertheless, on a dead connection, may
+    /// give it the key for the length of a hand-over, like any vote, or let it enter once more: then it is handed the key
+    /// in vain, at most once, and its client passes it on.
+    pub fn standing(mut self, look: Instant, life: Duration) -> Self {
+        self.stands_until = look.after(life).after(MARGIN);
+        self
     }
 
-    /// Whether this answer to its compare-and-delete settles it.
-    pub fn is_settled_by(&self, connection: ConnectionId, reply: &Reply) -> bool {
-        self.doubt.is_settled_by(connection, reply)
+    /// When it ends at the latest.
+    pub fn ends(&self) -> Instant {
+        self.ends.max(self.stands_until)
+    }
+
+    /// What an answer to its compare-and-delete leaves of it: nothing where it settles it. Any answer says that the owner
+    /// stands in line no more, and what is still open is a key.
+    pub fn after(mut self, connection: ConnectionId, reply: &Reply) -> Option<Self> {
+        if self.doubt.is_settled_by(connection, reply) {
+            return None;
+        }
+        if reply.answers_release() {
+            self.stands_until = Instant::default();
+        }
+        Some(self)
     }
 
     /// The command that settles it.
@@ -229,7 +249,7 @@ impl Ledger {
         self.next += 1;
         let node = self.nodes.entry(debt.node).or_default();
         node.due.insert((now, id));
-        node.ends.insert((debt.ends, id));
+        node.ends.insert((debt.ends(), id));
         let full = node.ends.len() > MAX_DEBTS_PER_NODE;
         let first_to_end = node.ends.first().map(|(_, id)| *id);
         self.debts.insert(id, Entry { debt, due: Some(now), repetitions: 0 });
@@ -253,10 +273,15 @@ impl Ledger {
             _ => None,
         };
         node.blocked_until = blocked.map(|pause| now.after(pause));
-        if entry.debt.is_settled_by(connection, reply) {
+        let Some(left) = entry.debt.clone().after(connection, reply) else {
             self.remove(id);
             self.settled.answered += 1;
             return;
+        };
+        if left.ends() != entry.debt.ends() {
+            node.ends.remove(&(entry.debt.ends(), id));
+            node.ends.insert((left.ends(), id));
+            entry.debt = left;
         }
         let due = if blocked.is_none() {
             let pause = FIRST_PAUSE.saturating_mul(1 << entry.repetitions.min(10)).min(LONGEST_PAUSE);
@@ -347,7 +372,7 @@ impl Ledger {
     fn remove(&mut self, id: DebtId) {
         let Some(entry) = self.debts.remove(&id) else { return };
         let Some(node) = self.nodes.get_mut(&entry.debt.node) else { return };
-        node.ends.remove(&(entry.debt.ends, id));
+        node.ends.remove(&(entry.debt.ends(), id));
         match entry.due {
             Some(due) => {
                 node.due.remove(&(due, id));
@@ -400,6 +425,26 @@ mod tests {
             assert!(!doubt.is_settled_by(C2, &reply), "{reply:?}");
         }
         assert!(!doubt.is_settled_by(C1, &Reply::Refused("MISCONF".into())));
+    }
+
+    /// Who has left the line, as an answer says, owes only for the key that a late look may have brought.
+    #[test]
+    fn leaving_the_line_shortens_a_debt() {
+        let (mut ledger, hand_over) = (Ledger::default(), Ttl::unchecked(Duration::from_millis(500)));
+        let mut doubt = Doubt::default();
+        doubt.wrote(C1, at(0), hand_over);
+        let owner = Owner::from_bytes([1; 16]);
+        let debt = Debt::new(NodeId::new(0), Key::new(*b"k"), owner, doubt, hand_over, Drift::default());
+        let debt = debt.in_line(ClientId::from_bytes([2; 16]), hand_over);
+        ledger.owe(debt.standing(at(0), Duration::from_secs(60)), at(10));
+        let first = ledger.poll_send(at(10)).unwrap();
+        ledger.handle_reply(first.debt, C2, &lost(), at(20));
+        assert!(ledger.poll_send(at(1_600)).is_some(), "no answer, no end before the entry's");
+
+        ledger.handle_reply(first.debt, C2, &Reply::Absent, at(1_610));
+
+        assert_eq!(ledger.poll_send(at(1_610)), None);
+        assert_eq!((ledger.open(), ledger.settled().expired), (0, 1));
     }
 
     /// An answered set is no doubt any more: "not yours" settles it on every connection.

@@ -285,6 +285,11 @@ impl Reply {
         !matches!(self, Self::NotSent(_) | Self::Unknown(_))
     }
 
+    /// Whether, as the answer to a release, it says that the node has executed it.
+    pub fn answers_release(&self) -> bool {
+        matches!(self, Self::Granted | Self::HandedOver) || self.denies_ownership()
+    }
+
     /// Whether the node certainly does not carry our owner now.
     pub fn denies_ownership(&self) -> bool {
         matches!(self, Self::Held(_) | Self::Absent | Self::NotOurs)

@@ -114,7 +114,7 @@ enum State {
     /// A look is to be answered.
     Asking {
         since: Instant,
-        renaming: Option<(Owner, Doubt)>,
+        renaming: Option<Entry>,
     },
     /// In line, to look again then.
     Standing {
@@ -143,6 +143,22 @@ enum Want {
     Rename,
 }
 
+/// One owner at one node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entry {
+    owner: Owner,
+    /// What is open there.
+    doubt: Doubt,
+    /// When it last looked there.
+    looked: Instant,
+}
+
+impl Entry {
+    fn of(owner: Owner) -> Self {
+        Self { owner, doubt: Doubt::default(), looked: Instant::default() }
+    }
+}
+
 /// One waiter. See the module's contract.
 #[derive(Debug)]
 pub struct Waiter {
@@ -153,8 +169,7 @@ pub struct Waiter {
     rank: usize,
     /// Since when.
     since: Instant,
-    owner: Owner,
-    doubt: Doubt,
+    own: Entry,
     /// The place at this node.
     score: Option<u64>,
     /// Whether wake-ups of this node reach the client.
@@ -185,8 +200,7 @@ impl Waiter {
             ranks,
             rank: 0,
             since: Instant::default(),
-            owner: Owner::from_bytes([0; 16]),
-            doubt: Doubt::default(),
+            own: Entry::of(Owner::from_bytes([0; 16])),
             score: None,
             polls: false,
             leads: true,
@@ -231,12 +245,12 @@ impl Waiter {
 
     /// The owner that stands in line.
     pub fn owner(&self) -> Owner {
-        self.owner
+        self.own.owner
     }
 
     /// What is open at the node under that owner.
     pub fn doubt(&self) -> Doubt {
-        self.doubt
+        self.own.doubt
     }
 
     /// The owner it wanted. `polls` says whether wake-ups of [`Waiter::node`] do not reach this client. Register the
@@ -252,10 +266,9 @@ impl Waiter {
                 self.rank = rank;
                 None
             }
-            Want::Rename => Some((self.owner, self.doubt)),
+            Want::Rename => Some(self.own),
         };
-        self.owner = owner;
-        self.doubt = Doubt::default();
+        self.own = Entry::of(owner);
         self.first_call = self.call + 1;
         self.ask(renaming, now);
     }
@@ -284,7 +297,8 @@ impl Waiter {
     pub fn handle_sent(&mut self, call: u32, admitted: Result<ConnectionId, NotSent>, now: Instant) {
         match admitted {
             Ok(connection) if call >= self.first_call => {
-                self.doubt.wrote(connection, now, Ttl::unchecked(LINE_LIFE));
+                self.own.doubt.wrote(connection, now, self.habits.hand_over);
+                self.own.looked = now;
             }
             Ok(_) => {}
             Err(reason) => self.handle_reply(call, ConnectionId::default(), Reply::NotSent(reason), now),
@@ -297,7 +311,7 @@ impl Waiter {
             return;
         }
         if !matches!(reply, Reply::NotSent(_)) {
-            self.doubt.answered(connection, &reply);
+            self.own.doubt.answered(connection, &reply);
         }
         if call != self.call {
             return;
@@ -305,11 +319,11 @@ impl Waiter {
         let State::Asking { renaming, .. } = self.state.clone() else { return };
         match reply {
             Reply::Voted | Reply::Queued(_) => {
-                if let Some((earlier, doubt)) = &renaming
-                    && !doubt.is_all_on(connection)
+                if let Some(earlier) = &renaming
+                    && !earlier.doubt.is_all_on(connection)
                 {
                     // Something of the earlier owner may still be on its way on another connection.
-                    self.release(*earlier, *doubt);
+                    self.release(*earlier);
                 }
                 self.misses = 0;
                 match reply {
@@ -415,7 +429,7 @@ impl Waiter {
     /// best, would otherwise wait for each other for ever. One that nobody stands in the way of cannot reach enough nodes,
     /// and lets the next try.
     pub fn claim_failed(&mut self, doubt: Doubt, setback: Setback, now: Instant) {
-        self.doubt = doubt;
+        self.own.doubt = doubt;
         self.failed_claims = self.failed_claims.saturating_add(1);
         self.futile = if setback.holder { 0 } else { self.futile.saturating_add(1) };
         let gives_way = self.futile >= FUTILE && self.draw(2) == 0;
@@ -428,7 +442,7 @@ impl Waiter {
         if setback.best && !setback.refused {
             self.leave();
         } else {
-            let (key, owner) = (self.key.clone(), self.owner);
+            let (key, owner) = (self.key.clone(), self.own.owner);
             // The debt goes with the leaving, which follows: this takes nobody out of the line.
             self.push(Operation::Release { key, owner }, None);
             self.leaves = true;
@@ -455,14 +469,14 @@ impl Waiter {
         self.event.take()
     }
 
-    fn ask(&mut self, renaming: Option<(Owner, Doubt)>, now: Instant) {
+    fn ask(&mut self, renaming: Option<Entry>, now: Instant) {
         let Habits { client, hand_over, .. } = self.habits;
         let operation = Operation::Queue {
             key: self.key.clone(),
-            owner: self.owner,
+            owner: self.own.owner,
             client,
             polls: self.polls,
-            rename_from: renaming.map(|(owner, _)| owner),
+            rename_from: renaming.map(|earlier| earlier.owner),
             score: self.score,
             hand_over,
         };
@@ -497,7 +511,7 @@ impl Waiter {
     }
 
     /// The node did not answer, or could not be asked.
-    fn missed(&mut self, renaming: Option<(Owner, Doubt)>, reply: Reply, now: Instant) {
+    fn missed(&mut self, renaming: Option<Entry>, reply: Reply, now: Instant) {
         self.misses += 1;
         let lost_vote = renaming.is_some();
         self.forget(renaming);
@@ -536,7 +550,7 @@ impl Waiter {
     }
 
     fn leave(&mut self) {
-        self.release(self.owner, self.doubt);
+        self.release(self.own);
     }
 
     /// Leaves where the vote was given back before.
@@ -547,25 +561,25 @@ impl Waiter {
     }
 
     /// An earlier owner whose take-over has no known outcome is released like the present one.
-    fn forget(&mut self, renaming: Option<(Owner, Doubt)>) {
-        if let Some((owner, doubt)) = renaming {
-            self.release(owner, doubt);
+    fn forget(&mut self, renaming: Option<Entry>) {
+        if let Some(earlier) = renaming {
+            self.release(earlier);
         }
     }
 
-    fn release(&mut self, owner: Owner, doubt: Doubt) {
-        if !doubt.is_written() {
+    fn release(&mut self, entry: Entry) {
+        if !entry.doubt.is_written() {
             return;
         }
-        let debt = self.debt(owner, doubt);
+        let debt = self.debt(entry);
         let operation = debt.operation();
         self.push(operation, Some(debt));
     }
 
-    fn debt(&self, owner: Owner, doubt: Doubt) -> Debt {
+    fn debt(&self, Entry { owner, doubt, looked }: Entry) -> Debt {
         let Habits { client, hand_over, drift, .. } = self.habits;
-        let life = Ttl::unchecked(LINE_LIFE);
-        Debt::new(self.node_now(), self.key.clone(), owner, doubt, life, drift).in_line(client, hand_over)
+        let debt = Debt::new(self.node_now(), self.key.clone(), owner, doubt, hand_over, drift);
+        debt.in_line(client, hand_over).standing(looked, LINE_LIFE)
     }
 
     fn node_now(&self) -> NodeId {

@@ -112,6 +112,8 @@ counters! {
     NoLine,
     /// A key was handed over.
     HandedOver,
+    /// A look found the key free, and it went to somebody who stands before.
+    HandedOverByLook,
     /// A waiter's claim was granted.
     HandOverClaimed,
     /// A node that had refused granted, asked again within the round.

@@ -22,10 +22,11 @@ impl World {
         connection: ConnectionId,
         reply: &Reply,
     ) {
-        if self.settles_falsely(reply) || debt.is_settled_by(connection, reply) {
+        let (node, left) = (debt.node.index(), debt.after(connection, reply));
+        let Some(debt) = left.filter(|_| !self.settles_falsely(reply)) else {
             self.counters.add(Seen::DebtSettledByRelease);
-            return self.settled_by_answer(owner, debt.node.index(), connection);
-        }
+            return self.settled_by_answer(owner, node, connection);
+        };
         if reply.denies_ownership() {
             self.counters.add(Seen::DebtKeptOpen);
         }
@@ -47,6 +48,10 @@ impl World {
         let actor = &mut self.clients[client];
         let before = actor.ledger.settled().answered;
         actor.ledger.handle_reply(debt, connection, &reply, now);
+        if reply.answers_release() {
+            let witness = &mut actor.debts[number];
+            witness.ends = witness.ends.min(witness.ends_once_left);
+        }
         let open = actor.open_debts.contains(&number);
         if actor.ledger.settled().answered > before {
             actor.open_debts.retain(|other| *other != number);
@@ -85,13 +90,16 @@ impl World {
     /// The same; `named` where a wake-up told of it.
     pub fn take_on(&mut self, client: usize, owner: usize, debt: Debt, named: bool) {
         let (node, ends) = (debt.node.index(), debt.ends());
+        // Once any answer says that the owner stands in line no more.
+        let left = debt.clone().after(ConnectionId(u64::MAX), &Reply::Absent);
+        let ends_once_left = left.map_or(ends, |left| left.ends());
         self.demand(Law::DebtsAreBounded, laws::debt_is_bounded(&self.owners[owner], &debt));
         self.owners[owner].nodes[node].released = true;
         note!(self, "c{client} owes {} o{owner} until {ends:?}", debt.node);
         let now = self.ledger_now(client);
         let actor = &mut self.clients[client];
         actor.open_debts.push(actor.debts.len());
-        actor.debts.push(DebtWitness { owner, node, ends, named });
+        actor.debts.push(DebtWitness { owner, node, ends, ends_once_left, named });
         actor.ledger.owe(debt, now);
         self.drive_ledger(client);
     }

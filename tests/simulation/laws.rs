@@ -138,7 +138,7 @@ pub fn release_reaches_every_write(record: &OwnerWitness) -> Finding {
 }
 
 /// Rule 3: nobody's key is touched by another owner. One command changes nothing, sets its owner where nothing was,
-/// or deletes what carried its owner. A hand-over gives what carried its owner, or nobody's, to somebody else; a take-over
+/// or deletes what carried its owner. A hand-over gives what carried its owner, or nobody's, to somebody else; a look gives nobody's; a take-over
 /// takes what carried the earlier owner.
 pub fn others_are_untouched(subject: Owner, operation: &Operation, change: &Change) -> Finding {
     let Change { before, after } = change;
@@ -147,6 +147,7 @@ pub fn others_are_untouched(subject: Owner, operation: &Operation, change: &Chan
         Operation::HandOver { .. } => {
             (own(before) || before.is_none()) && matches!(after, Some(HolderValue::Owner(_)))
         }
+        Operation::Queue { .. } if before.is_none() => matches!(after, Some(HolderValue::Owner(_))),
         Operation::Queue { rename_from: Some(earlier), .. } => {
             own(after) && *before == Some(HolderValue::Owner(*earlier))
         }
@@ -184,7 +185,7 @@ pub fn debts_are_bounded(client: &Client) -> Finding {
 }
 
 /// Rule 4: a debt is not given up while its key may be there, unless the key was made so late that only a command on
-/// its way for longer than the margin explains it.
+/// its way for longer than the margin explains it, or a look that was executed after its connection.
 pub fn debt_outlasts_its_key(world: &mut World, debt: &DebtWitness) -> Finding {
     let record = &world.owners[debt.owner];
     let late = record.nodes[debt.node].effective_late;

@@ -71,7 +71,13 @@ impl World {
                     self.owners[earlier].nodes[node].in_line = false;
                 }
                 match reply {
-                    Reply::Queued(place) => self.see_place(key, node, subject, place.entered),
+                    Reply::Queued(place) => {
+                        self.see_place(key, node, subject, place.entered);
+                        if let Some(next) = holder.filter(|_| change.before != change.after) {
+                            self.see_handed(key, node, next);
+                            self.counters.add(Seen::HandedOverByLook);
+                        }
+                    }
                     Reply::Voted => {
                         let by_look = change.before == change.after && self.owners[subject].wake_lost;
                         if by_look {
@@ -95,9 +101,7 @@ impl World {
                 let own = self.owner_of(change.before.as_ref()) == Some(subject);
                 match holder {
                     Some(next) if next != subject && change.before != change.after => {
-                        self.see_vote(key, node, next, true);
-                        self.owners[next].nodes[node].in_line = false;
-                        self.line_record(key, node).idle_vote = Some(next);
+                        self.see_handed(key, node, next);
                         if own && self.owners[subject].undone {
                             self.counters.add(Seen::UndoHandedOver);
                         }
@@ -112,6 +116,12 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    fn see_handed(&mut self, key: usize, node: usize, next: usize) {
+        self.see_vote(key, node, next, true);
+        self.owners[next].nodes[node].in_line = false;
+        self.line_record(key, node).idle_vote = Some(next);
     }
 
     /// A vote that nobody has done anything with, and that is gone.

@@ -109,6 +109,7 @@ pub struct DebtWitness {
     pub owner: usize,
     pub node: usize,
     pub ends: Instant,
+    pub ends_once_left: Instant,
     /// A wake-up named it, which says nothing of what was sent.
     pub named: bool,
 }
@@ -223,7 +224,8 @@ impl World {
     pub fn witness_execution(&mut self, node: usize, call: usize, made: bool, kept: bool) {
         let Call { owner, connection, sent, .. } = self.calls[call];
         let record = &mut self.owners[owner];
-        if self.connections[connection].closed {
+        let on_a_dead_connection = self.connections[connection].closed;
+        if on_a_dead_connection {
             self.counters.add(Seen::LateExecution);
             if made && record.retired {
                 self.counters.add(Seen::LateSetOfDeadOwner);
@@ -235,6 +237,9 @@ impl World {
         let queued = matches!(self.calls[call].operation, Operation::Queue { .. });
         on_node.effective_late |=
             (made || kept || queued) && self.now - sent > MARGIN.as_nanos() as u64 / 10 * 9;
+        // A look that is executed late lets its owner enter once more, to be handed the key at any time: rule 4 leaves that
+        // to the wake-up, and to the length of a hand-over.
+        on_node.effective_late |= queued && on_a_dead_connection;
     }
 
     /// A client learned what became of a call.

@@ -155,7 +155,7 @@ fn script_arguments(cmd: &mut Cmd, operation: &Operation, owner: &OwnerHex, pref
                 Some(score) => cmd.arg(score),
                 None => cmd.arg(""),
             };
-            cmd.arg(hand_over.as_millis()).arg(MOST_IN_LINE);
+            cmd.arg(hand_over.as_millis()).arg(MOST_IN_LINE).arg(names::channels(prefix));
         }
         Operation::Inspect { key } => names::with_line(key.as_bytes(), prefix, |line, _| {
             cmd.arg(2).arg(key.as_bytes()).arg(line);

@@ -1,6 +1,6 @@
 -- Stand in the line for a key, look again, or take over the entry and vote of an earlier owner.
 -- KEYS: key, line, lives. ARGV: owner, client, '1' for a client that polls, earlier owner or '', earlier score or '',
--- length of a hand-over in ms, most in line.
+-- length of a hand-over in ms, most in line, what stands before a client in its channel.
 -- Answers 1 when the owner has this node's vote, 2 when the line is full, or { how many before, score, 1 if it was not in
 -- line, value found, its remaining ms }; the last two are missing where the key is free. The value is 0 for a key of
 -- another type.
@@ -63,16 +63,38 @@ if not score then
 end
 redis.call('EXPIRE', line, 60)
 
--- The lock is free here: it is this owner's, if nobody live stands before it.
+-- The lock is free here: it goes to the first who lives, be it this owner or another. Who does not know any more that it
+-- stands here passes it on; waiting for its look, everybody would wait for ever.
 while held == false do
-    local first = redis.call('ZRANGE', line, 0, 0)[1]
-    if first == member then
+    local first = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
+    local other = first[1]
+    if other == member then
         redis.call('SET', key, owner, 'PX', hand_over)
         return vote()
     end
-    local look = redis.call('HGET', lives, string.sub(first, 33))
-    if look and now - tonumber(string.sub(look, 2)) <= 3000 then break end
-    redis.call('ZREM', line, first)
+    redis.call('ZREM', line, other)
+    local other_client = string.sub(other, 33)
+    local look = redis.call('HGET', lives, other_client)
+    if look and now - tonumber(string.sub(look, 2)) <= 3000 then
+        local next = string.sub(other, 1, 32)
+        redis.call('SET', key, next, 'PX', hand_over)
+        redis.call('HSET', lives, '@', other)
+        local heard = 1
+        if string.sub(look, 1, 1) ~= 'p' then heard = redis.pcall('PUBLISH', ARGV[8] .. other_client, next .. key) end
+        if type(heard) == 'table' then
+            -- Not allowed to wake anybody: the lock stays free for the first in line to look.
+            redis.call('DEL', key)
+            redis.call('HDEL', lives, '@')
+            redis.call('ZADD', line, first[2], other)
+            break
+        end
+        if heard > 0 then
+            held = next
+        else
+            redis.call('DEL', key)
+            redis.call('HDEL', lives, '@', other_client)
+        end
+    end
 end
 local before = redis.call('ZRANK', line, member)
 score = string.format('%.0f', tonumber(score))

@@ -85,10 +85,6 @@ impl Line {
         self.last = Some(member);
     }
 
-    fn first(&self) -> Option<Member> {
-        self.order.first().map(|(_, member)| *member)
-    }
-
     fn pop(&mut self) -> Option<(Member, u64)> {
         let (score, member) = self.order.pop_first()?;
         self.scores.remove(&member);
@@ -121,7 +117,7 @@ impl Store {
         let member = (ask.owner, ask.client);
         let held = self.live(key, now).map(|entry| entry.value.clone());
         let held_by = |owner: Owner| held == Some(StoredValue::Owner(owner));
-        let line = self.lines.entry(key.clone()).or_default();
+        let mut line = self.lines.remove(key).unwrap_or_default();
         line.expire(at);
         if held.is_none() {
             line.forget_last(None);
@@ -131,6 +127,7 @@ impl Store {
         let renamed = ask.earlier.is_some_and(held_by);
         if renamed || held_by(ask.owner) {
             line.vote(member, ask.earlier);
+            self.keep(key, line);
             match self.live(key, now).filter(|_| !renamed) {
                 Some(entry) => entry.lengthen(ask.hand_over, now),
                 None => self.give(key, ask.owner, ask.hand_over, now),
@@ -146,6 +143,7 @@ impl Store {
         }
         if !line.scores.contains_key(&member) {
             if line.scores.len() as u64 >= MOST_IN_LINE {
+                self.keep(key, line);
                 return Reply::LineFull;
             }
             entered = true;
@@ -154,21 +152,50 @@ impl Store {
             line.insert(member, score);
         }
         line.expires = millis(now.after(LINE_LIFE));
-        while held.is_none() {
-            let Some(first) = line.first() else { break };
-            if first == member {
-                line.vote(member, ask.earlier);
-                self.give(key, ask.owner, ask.hand_over, now);
-                return Reply::Voted;
-            }
-            if line.live(first.1, at).is_some() {
-                break;
-            }
-            line.remove(first);
+        if held.is_none() && self.give_to_first(key, &mut line, ask.hand_over, Some(member), now) {
+            line.vote(member, ask.earlier);
+            self.keep(key, line);
+            self.give(key, ask.owner, ask.hand_over, now);
+            return Reply::Voted;
         }
         let score = line.scores.get(&member).copied().unwrap_or_default();
         let before = line.order.range(..(score, member)).count() as u32;
+        self.keep(key, line);
         Reply::Queued(Place { before, score, entered, holder: self.holder(key, now) })
+    }
+
+    /// The key, which is free, goes to the first in line who lives; where nobody may be woken, to nobody. Returns whether
+    /// the turn is `asking`'s, who needs no wake-up and is given nothing here.
+    fn give_to_first(
+        &mut self,
+        key: &Key,
+        line: &mut Line,
+        hand_over: Ttl,
+        asking: Option<Member>,
+        now: Instant,
+    ) -> bool {
+        while let Some((next, score)) = line.pop() {
+            if Some(next) == asking {
+                line.insert(next, score);
+                return true;
+            }
+            let Some(look) = line.live(next.1, millis(now)) else { continue };
+            if !look.polls && !self.may_publish {
+                line.insert(next, score);
+                break;
+            }
+            if !look.polls && !self.subscribers.contains_key(&next.1) {
+                line.lives.remove(&next.1);
+                continue;
+            }
+            line.last = Some(next);
+            if !look.polls {
+                self.wake_ups.push(WakeUp { client: next.1, owner: next.0, key: key.clone() });
+            }
+            self.give(key, next.0, hand_over, now);
+            break;
+        }
+        false
     }
 
     pub(super) fn hand_over(
@@ -202,27 +229,11 @@ impl Store {
             return released;
         }
         line.forget_last(Some(owner));
-        while let Some((next, score)) = line.pop() {
-            let Some(look) = line.live(next.1, at) else { continue };
-            if !look.polls && !self.may_publish {
-                line.insert(next, score);
-                break;
-            }
-            if !look.polls && !self.subscribers.contains_key(&next.1) {
-                line.lives.remove(&next.1);
-                continue;
-            }
-            line.last = Some(next);
-            if !look.polls {
-                self.wake_ups.push(WakeUp { client: next.1, owner: next.0, key: key.clone() });
-            }
-            self.give(key, next.0, hand_over, now);
-            self.keep(key, line);
-            return if ours { Reply::HandedOver } else { Reply::Absent };
-        }
         self.entries.remove(key);
+        self.give_to_first(key, &mut line, hand_over, None, now);
         self.keep(key, line);
-        released
+        let handed = self.live(key, now).is_some();
+        if ours && handed { Reply::HandedOver } else { released }
     }
 
     /// A client listens on its channel, with one more connection.
