@@ -45,6 +45,8 @@ pub struct Doubt {
     written: bool,
     /// When a key from what was sent so far is gone at the latest, if the last of it is executed without delay.
     lives_until: Instant,
+    /// Until when the owner may stand in the node's line, and be handed the key, as long as no answer says that it left.
+    stands_until: Instant,
 }
 
 impl Doubt {
@@ -64,6 +66,13 @@ impl Doubt {
         self.here = self.here.saturating_add(1);
         self.written = true;
         self.lengthened(now, ttl);
+    }
+
+    /// A look was handed to a connection, by which the owner enters the line or stays in it: it may be given the key at once,
+    /// for the length of a hand-over, or be handed it as long as its entry lives.
+    pub fn looked(&mut self, connection: ConnectionId, now: Instant, hand_over: Ttl, life: Duration) {
+        self.wrote(connection, now, hand_over);
+        self.stands_until = self.stands_until.max(now.after(life));
     }
 
     /// An extension was handed to a connection: a key that is there may live longer.
@@ -131,8 +140,6 @@ pub struct Debt {
     doubt: Doubt,
     /// When a key of this owner must be gone.
     ends: Instant,
-    /// Until when the owner may stand in the node's line, as long as no answer says that it left.
-    stands_until: Instant,
 }
 
 impl Debt {
@@ -140,7 +147,7 @@ impl Debt {
     /// last send + TTL + a margin for the clocks' rates and for the way.
     pub fn new(node: NodeId, key: Key, owner: Owner, doubt: Doubt, ttl: Ttl, drift: Drift) -> Self {
         let ends = doubt.lives_until.after(drift.allowance(ttl)).after(MARGIN);
-        Self { node, key, owner, line: None, doubt, ends, stands_until: Instant::default() }
+        Self { node, key, owner, line: None, doubt, ends }
     }
 
     /// The same on a node that may keep a line for the key: what settles it also hands over, and leaves the line.
@@ -149,29 +156,24 @@ impl Debt {
         self
     }
 
-    /// The same for an owner that looked last at `look`, and whose place in line is kept for `life` after it.
-    ///
-    /// Any answer to a release says that it has left. A look that is executed late nevertheless, on a dead connection, may
-    /// give it the key for the length of a hand-over, like any vote, or let it enter once more: then it is handed the key
-    /// in vain, at most once, and its client passes it on.
-    pub fn standing(mut self, look: Instant, life: Duration) -> Self {
-        self.stands_until = look.after(life).after(MARGIN);
-        self
-    }
-
     /// When it ends at the latest.
     pub fn ends(&self) -> Instant {
-        self.ends.max(self.stands_until)
+        let stands_until = self.doubt.stands_until;
+        if stands_until == Instant::default() { self.ends } else { self.ends.max(stands_until.after(MARGIN)) }
     }
 
     /// What an answer to its compare-and-delete leaves of it: nothing where it settles it. Any answer says that the owner
     /// stands in line no more, and what is still open is a key.
+    ///
+    /// A look that is executed late nevertheless, on a dead connection, may give it the key for the length of a hand-over,
+    /// like any vote, or let it enter once more: then it is handed the key in vain, at most once, and its client passes it
+    /// on.
     pub fn after(mut self, connection: ConnectionId, reply: &Reply) -> Option<Self> {
         if self.doubt.is_settled_by(connection, reply) {
             return None;
         }
         if reply.answers_release() {
-            self.stands_until = Instant::default();
+            self.doubt.stands_until = Instant::default();
         }
         Some(self)
     }
@@ -432,11 +434,11 @@ mod tests {
     fn leaving_the_line_shortens_a_debt() {
         let (mut ledger, hand_over) = (Ledger::default(), Ttl::unchecked(Duration::from_millis(500)));
         let mut doubt = Doubt::default();
-        doubt.wrote(C1, at(0), hand_over);
+        doubt.looked(C1, at(0), hand_over, Duration::from_secs(60));
         let owner = Owner::from_bytes([1; 16]);
         let debt = Debt::new(NodeId::new(0), Key::new(*b"k"), owner, doubt, hand_over, Drift::default());
         let debt = debt.in_line(ClientId::from_bytes([2; 16]), hand_over);
-        ledger.owe(debt.standing(at(0), Duration::from_secs(60)), at(10));
+        ledger.owe(debt, at(10));
         let first = ledger.poll_send(at(10)).unwrap();
         ledger.handle_reply(first.debt, C2, &lost(), at(20));
         assert!(ledger.poll_send(at(1_600)).is_some(), "no answer, no end before the entry's");

@@ -149,13 +149,11 @@ struct Entry {
     owner: Owner,
     /// What is open there.
     doubt: Doubt,
-    /// When it last looked there.
-    looked: Instant,
 }
 
 impl Entry {
     fn of(owner: Owner) -> Self {
-        Self { owner, doubt: Doubt::default(), looked: Instant::default() }
+        Self { owner, doubt: Doubt::default() }
     }
 }
 
@@ -297,8 +295,7 @@ impl Waiter {
     pub fn handle_sent(&mut self, call: u32, admitted: Result<ConnectionId, NotSent>, now: Instant) {
         match admitted {
             Ok(connection) if call >= self.first_call => {
-                self.own.doubt.wrote(connection, now, self.habits.hand_over);
-                self.own.looked = now;
+                self.own.doubt.looked(connection, now, self.habits.hand_over, LINE_LIFE);
             }
             Ok(_) => {}
             Err(reason) => self.handle_reply(call, ConnectionId::default(), Reply::NotSent(reason), now),
@@ -576,10 +573,10 @@ impl Waiter {
         self.push(operation, Some(debt));
     }
 
-    fn debt(&self, Entry { owner, doubt, looked }: Entry) -> Debt {
+    fn debt(&self, Entry { owner, doubt }: Entry) -> Debt {
         let Habits { client, hand_over, drift, .. } = self.habits;
         let debt = Debt::new(self.node_now(), self.key.clone(), owner, doubt, hand_over, drift);
-        debt.in_line(client, hand_over).standing(looked, LINE_LIFE)
+        debt.in_line(client, hand_over)
     }
 
     fn node_now(&self) -> NodeId {
