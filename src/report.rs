@@ -207,7 +207,7 @@ impl Outcome {
             }
             Reply::Absent | Reply::NotOurs => Self::NotOurs,
             // No round asks for these.
-            Reply::Queued(_) | Reply::LineFull | Reply::Found(_) => Self::Pending,
+            Reply::Queued(_) | Reply::LineFull | Reply::Found(_) | Reply::Each(_) => Self::Pending,
             Reply::Refused(message) => Self::Refused(message.to_string()),
             Reply::NotSent(reason) => Self::NotSent(reason.to_string()),
             Reply::Unknown(reason) => Self::Unknown(reason.to_string()),

@@ -21,7 +21,8 @@ use crate::protocol::time::Instant;
 /// Bounds of one node's door.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Most calls inside, queued and in flight together, that may create a key; twice as many of all kinds.
+    /// Most calls inside, queued and in flight together, that may create a key; twice as many of all kinds. Those about
+    /// many keys count as many.
     pub(crate) backlog: usize,
 }
 
@@ -163,7 +164,8 @@ impl Node {
     /// Refused at once, with nothing written, where the node cannot take it; a debt that travels with the request then
     /// goes to the janitor. Never waits, and works from any thread, inside a runtime or not.
     pub(crate) fn send(&self, request: Request) -> Result<ConnectionId, NotSent> {
-        let connection = match self.admit(request.operation.creates()) {
+        let keys = request.operation.keys();
+        let connection = match self.admit(request.operation.creates(), keys) {
             Ok(connection) => connection,
             Err(reason) => {
                 self.door.owe(request.debt);
@@ -175,14 +177,15 @@ impl Node {
             // The task has ended; so will the client. The call must not report to a mailbox that is told here.
             let request = refused.0.request.take();
             self.door.owe(request.and_then(|request| request.debt));
-            self.door.inside.fetch_sub(1, Ordering::SeqCst);
+            self.door.inside.fetch_sub(keys, Ordering::SeqCst);
             NotSent::Closed
         })
     }
 
     /// `creates`: whether the call may bring a key into being. Others get in twice as deep, so that under overload the
-    /// undo of what was admitted is never turned away for the sake of new work.
-    fn admit(&self, creates: bool) -> Result<ConnectionId, NotSent> {
+    /// undo of what was admitted is never turned away for the sake of new work. A call about many `keys` counts as many:
+    /// it may have to be sent as that many commands.
+    fn admit(&self, creates: bool, keys: usize) -> Result<ConnectionId, NotSent> {
         let door = &*self.door;
         let connection = door.connection.load(Ordering::Acquire);
         if connection == 0 {
@@ -195,8 +198,8 @@ impl Node {
             return Err(NotSent::Suspect);
         }
         let most = if creates { door.limits.backlog } else { 2 * door.limits.backlog };
-        if door.inside.fetch_add(1, Ordering::SeqCst) >= most {
-            door.inside.fetch_sub(1, Ordering::SeqCst);
+        if door.inside.fetch_add(keys, Ordering::SeqCst) + keys > most {
+            door.inside.fetch_sub(keys, Ordering::SeqCst);
             return Err(NotSent::Backlog);
         }
         Ok(ConnectionId(connection))
@@ -351,10 +354,10 @@ impl Call {
             self.door.hints.released(key, self.door.id, &reply);
         }
         let (node, connection) = (self.door.id, self.connection);
-        let creates = request.operation.creates();
+        let (creates, keys) = (request.operation.creates(), request.operation.keys());
         request.mailbox.deliver(Delivery { node, call: request.call, creates, connection, reply, at });
         // Last: the call counts until everything that it left counts elsewhere.
-        self.door.inside.fetch_sub(1, Ordering::SeqCst);
+        self.door.inside.fetch_sub(keys, Ordering::SeqCst);
     }
 }
 

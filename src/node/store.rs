@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::line::{Ask, Line};
-use crate::protocol::message::{ClientId, Found, Holder, HolderValue, Key, Operation, Owner, Reply};
+use crate::protocol::message::{ClientId, Extension, Found, Holder, HolderValue, Key, Operation, Owner, Reply};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
 
@@ -61,6 +61,10 @@ impl Store {
             Operation::Set { key, owner, ttl } => self.set(key, *owner, *ttl, now),
             Operation::Claim { key, owner, ttl } => self.claim(key, *owner, *ttl, now),
             Operation::Extend { key, owner, ttl } => self.extend(key, *owner, *ttl, now),
+            Operation::ExtendAll { extensions } => {
+                let each = extensions.as_slice().iter();
+                Reply::Each(each.map(|Extension { key, owner, ttl }| self.extend(key, *owner, *ttl, now)).collect())
+            }
             Operation::Release { key, owner } => self.release(key, *owner, now),
             Operation::HandOver { key, owner, client, hand_over } => {
                 self.hand_over(key, (*owner, *client), *hand_over, now)

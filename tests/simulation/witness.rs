@@ -146,7 +146,10 @@ impl World {
         let record = &mut self.owners[owner];
         let on_node = &mut record.nodes[node];
         match operation {
-            Operation::Release { .. } | Operation::HandOver { .. } | Operation::Inspect { .. } => return,
+            Operation::Release { .. }
+            | Operation::HandOver { .. }
+            | Operation::Inspect { .. }
+            | Operation::ExtendAll { .. } => return,
             Operation::Set { ttl, .. } | Operation::Claim { ttl, .. } => {
                 if on_node.written && on_node.connection != connection_id(connection) {
                     self.counters.add(Seen::SetOnTwoConnections);
@@ -173,7 +176,7 @@ impl World {
             Operation::Release { .. } | Operation::HandOver { .. } => RoundKind::Release,
             Operation::Extend { .. } => RoundKind::Extend,
             Operation::Set { .. } | Operation::Claim { .. } => RoundKind::Acquire,
-            Operation::Queue { .. } | Operation::Inspect { .. } => return,
+            Operation::Queue { .. } | Operation::Inspect { .. } | Operation::ExtendAll { .. } => return,
         };
         if round.call != call {
             *round = RoundWitness { call, kind, started, started_locally, ..RoundWitness::unstarted() };

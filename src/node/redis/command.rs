@@ -11,7 +11,7 @@ use redis::{Cmd, Script, Value};
 use super::names;
 use crate::protocol::line::MOST_IN_LINE;
 use crate::protocol::message::{
-    Found, Holder, HolderValue, Operation, Owner, OwnerHex, Place, Reply, ServerMessage, Unknown,
+    Extension, Found, Holder, HolderValue, Operation, Owner, OwnerHex, Place, Reply, ServerMessage, Unknown,
 };
 
 static CLAIM: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/claim.lua")));
@@ -46,6 +46,8 @@ pub(super) struct Abilities {
     pub(super) set_get: bool,
     /// A native compare-and-delete.
     pub(super) delete: Option<NativeDelete>,
+    /// Only keys of one slot in one command: a server in cluster mode.
+    pub(super) one_slot: bool,
 }
 
 /// The servers' own compare-and-delete commands.
@@ -89,6 +91,7 @@ pub(super) fn form(operation: &Operation, abilities: Abilities) -> Form {
         Operation::Release { .. } => abilities.delete.map_or(Form::Digest, Form::Delete),
         Operation::Claim { .. }
         | Operation::Extend { .. }
+        | Operation::ExtendAll { .. }
         | Operation::HandOver { .. }
         | Operation::Queue { .. }
         | Operation::Inspect { .. } => Form::Digest,
@@ -100,7 +103,8 @@ pub(super) fn encode(operation: &Operation, form: Form, prefix: &[u8]) -> Cmd {
     let key = operation.key().as_bytes();
     let owner = operation.owner().map(Owner::to_hex).unwrap_or_default();
     // One allocation for the bytes: the arguments and some 16 bytes of framing each.
-    let mut cmd = Cmd::with_capacity(8, key.len() + 200);
+    let keys = operation.keys();
+    let mut cmd = Cmd::with_capacity(5 + 3 * keys, keys * (key.len() + 200));
     match form {
         Form::Set | Form::SetGet => {
             cmd.arg("SET").arg(key).arg(&owner[..]).arg("NX");
@@ -134,6 +138,16 @@ fn script_arguments(cmd: &mut Cmd, operation: &Operation, owner: &OwnerHex, pref
         | Operation::Extend { key, .. }
         | Operation::Release { key, .. } => {
             cmd.arg(1).arg(key.as_bytes()).arg(&owner[..]).arg(ttl(operation));
+        }
+        Operation::ExtendAll { extensions } => {
+            let each = extensions.as_slice();
+            cmd.arg(each.len());
+            for Extension { key, .. } in each {
+                cmd.arg(key.as_bytes());
+            }
+            for Extension { owner, ttl, .. } in each {
+                cmd.arg(&owner.to_hex()[..]).arg(ttl.as_millis());
+            }
         }
         Operation::HandOver { key, client, hand_over, .. } => {
             names::with_line(key.as_bytes(), prefix, |line, lives| {
@@ -175,7 +189,7 @@ fn ttl(operation: &Operation) -> Option<u64> {
 fn source(operation: &Operation) -> &'static Source {
     match operation {
         Operation::Set { .. } | Operation::Claim { .. } => &CLAIM,
-        Operation::Extend { .. } => &EXTEND,
+        Operation::Extend { .. } | Operation::ExtendAll { .. } => &EXTEND,
         Operation::Release { .. } => &RELEASE,
         Operation::HandOver { .. } => &HAND_OVER,
         Operation::Queue { .. } => &QUEUE,
@@ -205,6 +219,11 @@ pub(super) fn other_form(form: Form, error: &ServerError, abilities: &mut Abilit
     }
 }
 
+/// Whether the server refused a command because of some of its keys: asked for each alone, it takes the others.
+pub(super) fn is_about_keys(error: &ServerError) -> bool {
+    ["CROSSSLOT", "NOPERM"].contains(&error.code.as_str())
+}
+
 /// Whether this user must not use this command itself, whatever the key.
 fn forbids(error: &ServerError, command: &str) -> bool {
     error.code == "NOPERM" && error.detail.contains(&format!("'{command}'"))
@@ -220,15 +239,19 @@ pub(super) struct ServerError {
 impl ServerError {
     /// The error in one line of bounded length, whatever the server sent.
     pub(super) fn message(&self) -> ServerMessage {
-        const LONGEST: usize = 240;
         let separator = if self.detail.is_empty() { "" } else { " " };
-        let whole = self.code.chars().chain(separator.chars()).chain(self.detail.chars());
-        let mut line: String = whole.take(LONGEST).flat_map(escape_control).collect();
-        if self.code.len() + self.detail.len() > LONGEST {
-            line.push('…');
-        }
-        line.into()
+        shown(&[self.code.as_str(), separator, self.detail.as_str()].concat())
     }
+}
+
+/// What a server said, in one line of bounded length.
+fn shown(text: &str) -> ServerMessage {
+    const LONGEST: usize = 240;
+    let mut line: String = text.chars().take(LONGEST).flat_map(escape_control).collect();
+    if text.len() > LONGEST {
+        line.push('…');
+    }
+    line.into()
 }
 
 /// Line ends and terminal sequences as digits, everything else as it is.
@@ -313,6 +336,18 @@ pub(super) fn decode(operation: &Operation, form: Form, value: &Value) -> Reply 
 
 fn decode_script(operation: &Operation, value: &Value) -> Reply {
     match (operation, value) {
+        (Operation::ExtendAll { extensions }, Value::Array(answers)) => {
+            let each = extensions.as_slice();
+            if answers.len() != each.len() {
+                return garbled(value);
+            }
+            let read = |(answer, extension): (&Value, &Extension)| match answer {
+                Value::BulkString(error) => Reply::Unknown(Unknown::Error(shown(&String::from_utf8_lossy(error)))),
+                answer => decode_script(&extension.clone().into(), answer),
+            };
+            Reply::Each(answers.iter().zip(each).map(read).collect())
+        }
+        (Operation::ExtendAll { .. }, _) => garbled(value),
         (Operation::Queue { .. }, Value::Int(1)) => Reply::Voted,
         (Operation::Queue { .. }, Value::Int(2)) => Reply::LineFull,
         (Operation::Queue { .. }, Value::Array(parts)) => {
@@ -484,7 +519,8 @@ mod tests {
     /// Abilities are taken back when the server refuses them, and each form has at most one after it.
     #[test]
     fn refused_forms_fall_back_once() {
-        let mut abilities = Abilities { set_get: true, delete: Some(NativeDelete::Delifeq) };
+        let delete = Some(NativeDelete::Delifeq);
+        let mut abilities = Abilities { set_get: true, delete, ..Abilities::default() };
         let fallen = other_form(Form::SetGet, &error("ERR syntax error"), &mut abilities);
         assert_eq!((fallen, abilities.set_get), (Some(Form::Set), false));
         assert_eq!(other_form(Form::Set, &error("ERR syntax error"), &mut abilities), None);

@@ -257,6 +257,7 @@ struct Facts {
     redis: Option<(u32, u32)>,
     valkey: Option<(u32, u32)>,
     run_id: Option<Arc<str>>,
+    cluster: bool,
 }
 
 impl Facts {
@@ -272,6 +273,7 @@ impl Facts {
                 "redis_version" => facts.redis = version(value),
                 "valkey_version" => facts.valkey = version(value),
                 "run_id" => facts.run_id = Some(value.trim().into()),
+                "redis_mode" | "server_mode" => facts.cluster = value.trim() == "cluster",
                 _ => {}
             }
         }
@@ -286,7 +288,7 @@ impl Facts {
             at_least(self.redis, (8, 4)).then_some(NativeDelete::Delex)
         };
         // Every Valkey reports a Redis version of 7.2 or newer here.
-        Abilities { set_get: at_least(self.redis, (7, 0)), delete }
+        Abilities { set_get: at_least(self.redis, (7, 0)), delete, one_slot: self.cluster }
     }
 }
 
@@ -347,8 +349,10 @@ mod tests {
             ("redis_version:nonsense\r\n", false, None),
         ];
         for (info, set_get, delete) in cases {
-            assert_eq!(facts(info).abilities(), Abilities { set_get, delete }, "{info}");
+            assert_eq!(facts(info).abilities(), Abilities { set_get, delete, one_slot: false }, "{info}");
         }
+        assert!(facts("redis_version:7.0.15\r\nredis_mode:cluster\r\n").abilities().one_slot);
+        assert!(!facts("redis_version:7.0.15\r\nredis_mode:standalone\r\n").abilities().one_slot);
         assert_eq!(Facts::read(&Value::Int(3)), Facts::default());
         assert_eq!(facts("redis_version:7.2.4\nvalkey_version:9.1.0").to_string(), "Valkey 9.1");
     }

@@ -11,7 +11,7 @@
 //! - With tokio's cooperation budget used up, a first poll queues nothing: hence [`tokio::task::unconstrained`].
 //! - A hung server never errors a connection: hence the limits of silence here.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ use super::handshake::Link;
 use super::{LINGER, Settings, refuse};
 use crate::clock::Clock;
 use crate::node::{Call, Desk};
-use crate::protocol::message::{ConnectionId, Reply, ServerMessage, Unknown};
+use crate::protocol::message::{ConnectionId, Operation, Reply, ServerMessage, Unknown};
 
 /// Calls taken in one poll before answers are read and other tasks get their turn.
 const BATCH: usize = 128;
@@ -80,8 +80,20 @@ enum Work {
         call: Call,
         form: Form,
     },
+    /// One lease of a call about many, which the server does not take together.
+    Part {
+        call: u64,
+        index: usize,
+        form: Form,
+    },
     /// Only there to be answered.
     Probe,
+}
+
+/// A call about many leases that was sent as a command for each, and its answers so far.
+struct Parts {
+    call: Call,
+    replies: Vec<Option<Reply>>,
 }
 
 /// One connection's calls. See the module.
@@ -94,6 +106,9 @@ pub(super) struct Session<'a> {
     prefix: Arc<[u8]>,
     probe_every: Duration,
     in_flight: VecDeque<InFlight>,
+    /// Calls that were sent in parts, by number.
+    parts: BTreeMap<u64, Parts>,
+    next_parts: u64,
     last_heard: TokioInstant,
     suspect: bool,
     tick: Pin<Box<Sleep>>,
@@ -119,6 +134,8 @@ impl<'a> Session<'a> {
             prefix: settings.prefix.clone(),
             probe_every,
             in_flight: VecDeque::new(),
+            parts: BTreeMap::new(),
+            next_parts: 0,
             last_heard: now,
             suspect: false,
             tick: Box::pin(tokio::time::sleep_until(now)),
@@ -149,10 +166,13 @@ impl<'a> Session<'a> {
         // No caller may find the door open while the calls of this connection are being answered.
         self.desk.close(trouble.clone());
         let now = self.clock.now();
-        for InFlight { work, .. } in self.in_flight.drain(..) {
-            if let Work::Call { call, .. } = work {
-                call.finish(Reply::Unknown(Unknown::ConnectionLost(trouble.clone())), now);
-            }
+        let in_flight = self.in_flight.drain(..).filter_map(|in_flight| match in_flight.work {
+            Work::Call { call, .. } => Some(call),
+            Work::Part { .. } | Work::Probe => None,
+        });
+        let in_parts = std::mem::take(&mut self.parts).into_values().map(|parts| parts.call);
+        for call in in_flight.chain(in_parts) {
+            call.finish(Reply::Unknown(Unknown::ConnectionLost(trouble.clone())), now);
         }
         ended
     }
@@ -193,9 +213,64 @@ impl<'a> Session<'a> {
 
     fn start_call(&mut self, call: Call, cx: &mut Context<'_>) {
         let Some(request) = call.request() else { return };
+        if matches!(request.operation, Operation::ExtendAll { .. }) && self.link.abilities.one_slot {
+            return self.start_parts(call, cx);
+        }
         let form = command::form(&request.operation, self.link.abilities);
         let command = command::encode(&request.operation, form, &self.prefix);
         self.start(command, Work::Call { call, form }, cx);
+    }
+
+    /// Sends a call about many leases as a command for each.
+    fn start_parts(&mut self, call: Call, cx: &mut Context<'_>) {
+        let Some(Operation::ExtendAll { extensions }) = call.request().map(|request| &request.operation) else {
+            return;
+        };
+        let extensions = extensions.clone();
+        let each = extensions.as_slice();
+        let number = self.next_parts;
+        self.next_parts += 1;
+        self.parts.insert(number, Parts { call, replies: vec![None; each.len()] });
+        for (index, extension) in each.iter().enumerate() {
+            let operation = extension.clone().into();
+            let form = command::form(&operation, self.link.abilities);
+            let command = command::encode(&operation, form, &self.prefix);
+            self.start(command, Work::Part { call: number, index, form }, cx);
+        }
+    }
+
+    fn part_answered(
+        &mut self,
+        (number, index, form): (u64, usize, Form),
+        answer: Result<Value, ServerError>,
+        cx: &mut Context<'_>,
+    ) {
+        let Some(parts) = self.parts.get_mut(&number) else { return };
+        let Some(Operation::ExtendAll { extensions }) = parts.call.request().map(|request| &request.operation)
+        else {
+            return;
+        };
+        let (Some(extension), Some(slot)) =
+            (extensions.as_slice().get(index), parts.replies.get_mut(index))
+        else {
+            return;
+        };
+        let operation = extension.clone().into();
+        *slot = Some(match answer {
+            Ok(value) => command::decode(&operation, form, &value),
+            Err(error) => match command::other_form(form, &error, &mut self.link.abilities) {
+                Some(form) => {
+                    let command = command::encode(&operation, form, &self.prefix);
+                    return self.start(command, Work::Part { call: number, index, form }, cx);
+                }
+                None => command::decode_error(form, &error),
+            },
+        });
+        if parts.replies.iter().all(Option::is_some)
+            && let Some(Parts { call, replies }) = self.parts.remove(&number)
+        {
+            call.finish(Reply::Each(replies.into_iter().flatten().collect()), self.clock.now());
+        }
     }
 
     /// Hands a command to the connection.
@@ -241,7 +316,11 @@ impl<'a> Session<'a> {
             self.suspect = false;
             self.desk.set_suspect(false);
         }
-        let Work::Call { call, form } = work else { return };
+        let (call, form) = match work {
+            Work::Call { call, form } => (call, form),
+            Work::Part { call, index, form } => return self.part_answered((call, index, form), answer, cx),
+            Work::Probe => return,
+        };
         let Some(request) = call.request() else { return };
         let operation = &request.operation;
         let reply = match answer {
@@ -253,6 +332,10 @@ impl<'a> Session<'a> {
                 if let Some(form) = other.filter(|_| may_repeat) {
                     let command = command::encode(operation, form, &self.prefix);
                     return self.start(command, Work::Call { call, form }, cx);
+                }
+                if matches!(operation, Operation::ExtendAll { .. }) && command::is_about_keys(&error) {
+                    self.link.abilities.one_slot |= error.code == "CROSSSLOT";
+                    return self.start_parts(call, cx);
                 }
                 command::decode_error(form, &error)
             }
