@@ -20,6 +20,7 @@ use crate::protocol::quorum::{MAX_NODES, NodeId, Quorum};
 use crate::protocol::validity::Drift;
 use crate::runtime::alarm::Alarm;
 use crate::runtime::janitor::{self, Balance};
+use crate::runtime::keeper::{self, Keeper};
 use crate::runtime::pace::Pace;
 use crate::shared::Shared;
 
@@ -198,6 +199,22 @@ impl RedlockBuilder {
         self
     }
 
+    /// Keeps every lock alive that is acquired, as [`LockRequest::keep_alive`] does for one. Default: only those that are asked
+    /// to be.
+    ///
+    /// [`LockRequest::keep_alive`]: crate::LockRequest::keep_alive
+    pub fn keep_alive(mut self) -> Self {
+        self.config.keeping.alive = true;
+        self
+    }
+
+    /// How long a lock that is kept alive is held at most, where its request does not say. Default: without limit, until
+    /// its guard is released or dropped.
+    pub fn max_hold(mut self, longest: Duration) -> Self {
+        self.config.keeping.longest = Some(longest);
+        self
+    }
+
     /// The client's name as `CLIENT LIST` on the servers shows it. Default: `redquorum-` and a random uuid.
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.client_name = Some(name.into());
@@ -291,7 +308,7 @@ impl NodeAddress {
     }
 }
 
-/// Starts the tasks of a client: one per node, and the janitor.
+/// Starts the tasks of a client: one per node, the janitor, and the keeper.
 fn start(
     nodes: Vec<NodeAddress>,
     quorum: Quorum,
@@ -324,6 +341,8 @@ fn start(
         wakeups.clone(),
     );
     tokio::spawn(tidying);
+    let (keeper, orders) = Keeper::channel();
+    tokio::spawn(keeper::run(nodes.clone(), orders, clock.clone(), shutdown.clone()));
     Arc::new(Shared {
         nodes,
         quorum,
@@ -338,6 +357,7 @@ fn start(
         wakeups,
         hints,
         pace: Pace::default(),
+        keeper,
     })
 }
 

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::config::Wait;
+use crate::config::{Keeping, Wait};
 use crate::error::{AcquireError, InvalidRequest};
 use crate::guard::LockGuard;
 use crate::node::Node;
+use crate::node::redis::LINGER;
 use crate::report::Inspection;
 use crate::runtime::acquire::{self, Request};
 use crate::runtime::inspect;
@@ -88,7 +89,8 @@ impl Redlock {
 
     /// A request for the lock named `key`, to be adjusted and awaited.
     pub fn lock(&self, key: impl AsRef<[u8]>) -> LockRequest {
-        LockRequest { redlock: self.clone(), name: key.as_ref().into(), ttl: None, wait: None }
+        let (name, keeping) = (key.as_ref().into(), self.shared.config.keeping);
+        LockRequest { redlock: self.clone(), name, ttl: None, wait: None, keeping }
     }
 
     /// Looks at the lock named `key` on every node, without touching it: who holds it, for how long, and how many wait.
@@ -105,8 +107,9 @@ impl Redlock {
     /// begin. Then waits, until `deadline` from now at most, for guards to be released and for open outcomes to be
     /// settled, and lets the connections close, which takes half a second more at most.
     ///
-    /// Guards that are still held afterwards stay valid until their validity ends, but cannot be extended or released
-    /// any more: the TTL frees them.
+    /// Locks that are kept alive are kept until then; those that are still held afterwards are lost, which their guards are
+    /// told, and released. Other guards that are still held stay valid until their validity ends, but cannot be extended or
+    /// released any more: the TTL frees them.
     ///
     /// Returns whether nothing was left open.
     ///
@@ -124,6 +127,12 @@ impl Redlock {
             shared.clock.pause(pause).await;
             pause = (2 * pause).min(longest);
             idle = shared.is_idle();
+        }
+        // Their releases get through the doors before these close. On a runtime that stands still nobody waits for that.
+        tokio::select! {
+            biased;
+            () = shared.keeper.close() => {}
+            () = shared.clock.pause(LINGER) => {}
         }
         shared.shutdown.cancel();
         idle
@@ -170,6 +179,7 @@ pub struct LockRequest {
     name: Box<[u8]>,
     ttl: Option<Duration>,
     wait: Option<Wait>,
+    keeping: Keeping,
 }
 
 impl LockRequest {
@@ -198,11 +208,40 @@ impl LockRequest {
         self
     }
 
+    /// Keeps the lock alive: it is extended in the background, by its TTL whenever a third of that has gone by, until the
+    /// guard is released or dropped, the lock is lost, or the client is closed. What fails is tried again for as long as the
+    /// validity lasts. Without a limit, unless the client has one ([`RedlockBuilder::max_hold`]): a holder that hangs
+    /// holds it for ever.
+    ///
+    /// However many locks of a client are kept, one task serves them, and one request to a node extends up to a hundred.
+    ///
+    /// [`RedlockBuilder::max_hold`]: crate::RedlockBuilder::max_hold
+    pub fn keep_alive(mut self) -> Self {
+        self.keeping.alive = true;
+        self
+    }
+
+    /// Keeps the lock alive, but not beyond this time, counted from before it was acquired: then it is lost
+    /// ([`Lost::HeldOut`](crate::Lost::HeldOut)) and released. Must be more than the least validity of an acquired lock.
+    pub fn max_hold(mut self, longest: Duration) -> Self {
+        self.keeping = Keeping { alive: true, longest: Some(longest) };
+        self
+    }
+
+    /// Does not keep the lock alive, where the client does so with all others.
+    pub fn without_keep_alive(mut self) -> Self {
+        self.keeping = Keeping::default();
+        self
+    }
+
     fn check(&self) -> Result<Request, InvalidRequest> {
         let shared = &self.redlock.shared;
         let key = shared.config.key(&self.name)?;
-        let terms = shared.config.terms(shared.quorum, self.ttl.unwrap_or(shared.config.ttl))?;
-        Ok(Request { key, terms, wait: self.wait.unwrap_or(shared.config.wait) })
+        // A limit alone, as a client may have it for all its kept locks, keeps nothing.
+        let keeping = if self.keeping.alive { self.keeping } else { Keeping::default() };
+        let ttl = self.ttl.unwrap_or(shared.config.ttl);
+        let terms = shared.config.terms(shared.quorum, ttl, keeping)?;
+        Ok(Request { key, terms, wait: self.wait.unwrap_or(shared.config.wait), keeping })
     }
 
     async fn acquire(self) -> Result<LockGuard, AcquireError> {
@@ -210,7 +249,7 @@ impl LockRequest {
         let shared = self.redlock.shared;
         let span = tracing::debug_span!("acquire", key = %request.key);
         let (driver, lease) = acquire::acquire(&shared, &request).instrument(span).await?;
-        Ok(LockGuard::new(driver, lease))
+        Ok(LockGuard::new(shared, driver, lease, request.keeping.alive.then_some(request.terms.ttl)))
     }
 }
 

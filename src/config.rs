@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::InvalidRequest;
+use crate::protocol::keep;
 use crate::protocol::lease::Terms;
 use crate::protocol::message::Key;
 use crate::protocol::quorum::Quorum;
@@ -49,6 +50,14 @@ pub(crate) struct Config {
     pub(crate) retry: (Duration, Duration),
     /// Whether those who wait stand in line, instead of asking again and again.
     pub(crate) in_line: bool,
+    pub(crate) keeping: Keeping,
+}
+
+/// Whether a lock is kept alive, and for how long at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Keeping {
+    pub(crate) alive: bool,
+    pub(crate) longest: Option<Duration>,
 }
 
 /// How long an acquire may wait for the lock.
@@ -75,6 +84,7 @@ impl Default for Config {
             wait: Wait::AtMost(DEFAULT_WAIT),
             retry: (DEFAULT_RETRY_LEAST, DEFAULT_RETRY_MOST),
             in_line: true,
+            keeping: Keeping::default(),
         }
     }
 }
@@ -110,11 +120,36 @@ impl Config {
                 return Err(InvalidRequest::ZeroTimeout { name });
             }
         }
-        self.terms(quorum, self.ttl).map(|_| ())
+        self.terms(quorum, self.ttl, self.keeping).map(|_| ())
     }
 
-    /// The terms of a lease with this TTL.
-    pub(crate) fn terms(&self, quorum: Quorum, ttl: Duration) -> Result<Terms, InvalidRequest> {
+    /// The terms of a lease with this TTL, kept alive or not.
+    pub(crate) fn terms(
+        &self,
+        quorum: Quorum,
+        ttl: Duration,
+        keeping: Keeping,
+    ) -> Result<Terms, InvalidRequest> {
+        let terms = self.plain_terms(quorum, ttl)?;
+        if !keeping.alive {
+            return Ok(terms);
+        }
+        let min_validity = terms.min_validity;
+        if let Some(max_hold) = keeping.longest.filter(|longest| *longest <= min_validity) {
+            return Err(InvalidRequest::MaxHoldTooShort { max_hold, min_validity });
+        }
+        // An extension that waits in vain for replies leaves time for another one.
+        let left =
+            ttl.saturating_sub(self.drift.allowance(terms.ttl)).saturating_sub(keep::interval(terms.ttl));
+        let most = left / 2;
+        let reply_timeout = self.reply_timeout.unwrap_or(terms.reply_timeout.min(most));
+        if reply_timeout > most || most.is_zero() {
+            return Err(InvalidRequest::NoRoomToExtend { reply_timeout, ttl, most });
+        }
+        Ok(Terms { reply_timeout, ..terms })
+    }
+
+    fn plain_terms(&self, quorum: Quorum, ttl: Duration) -> Result<Terms, InvalidRequest> {
         let checked = self.ttl(ttl)?;
         let allowance = self.drift.allowance(checked);
         let most = ttl.saturating_sub(allowance);
@@ -178,7 +213,7 @@ mod tests {
     #[test]
     fn defaults_are_what_the_documents_say() {
         let config = Config::default();
-        let terms = config.terms(three(), config.ttl).unwrap();
+        let terms = config.terms(three(), config.ttl, Keeping::default()).unwrap();
 
         assert_eq!(config.check(three()), Ok(()));
         assert_eq!((terms.ttl.duration(), config.max_ttl()), (ms(10_000), ms(10_000)));
@@ -235,11 +270,17 @@ mod tests {
     fn short_ttls_shorten_the_reply_timeout() {
         let config = Config::default();
         for millis in 4..200 {
-            let terms = config.terms(three(), ms(millis)).unwrap();
+            let terms = config.terms(three(), ms(millis), Keeping::default()).unwrap();
             assert!(terms.reply_timeout > Duration::ZERO && terms.reply_timeout <= ms(millis));
         }
-        assert!(matches!(config.terms(three(), ms(2)), Err(InvalidRequest::TtlWithinDrift { .. })));
-        assert!(matches!(config.terms(three(), ms(10_001)), Err(InvalidRequest::TtlTooLong { .. })));
+        assert!(matches!(
+            config.terms(three(), ms(2), Keeping::default()),
+            Err(InvalidRequest::TtlWithinDrift { .. })
+        ));
+        assert!(matches!(
+            config.terms(three(), ms(10_001), Keeping::default()),
+            Err(InvalidRequest::TtlTooLong { .. })
+        ));
     }
 
     /// Keys are any bytes but none, too many, or the client's own.

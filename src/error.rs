@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::node::redis::address::AddressError;
 use crate::protocol::validity::TtlError;
 use crate::report::Report;
+use crate::runtime::term::Lost;
 
 /// Why a client could not be built. Nothing was sent, except with [`BuildError::NotConnected`].
 #[derive(Clone, Debug, Error)]
@@ -149,6 +150,27 @@ pub enum InvalidRequest {
     ZeroTimeout {
         /// Which one.
         name: &'static str,
+    },
+    /// A lock that is kept alive could not be extended twice in the time that its TTL leaves, were the first try in vain.
+    #[error(
+        "a reply timeout of {reply_timeout:?} leaves no time for a second try to extend a kept lock with a TTL of {ttl:?}: \
+         {most:?} at most"
+    )]
+    NoRoomToExtend {
+        /// The reply timeout.
+        reply_timeout: Duration,
+        /// The TTL given.
+        ttl: Duration,
+        /// The longest reply timeout that this TTL allows.
+        most: Duration,
+    },
+    /// A lock that may not be held for as long as it must be valid at least.
+    #[error("a maximum hold of {max_hold:?} is no longer than the minimum validity {min_validity:?}")]
+    MaxHoldTooShort {
+        /// The maximum hold given.
+        max_hold: Duration,
+        /// What must be left after an acquire.
+        min_validity: Duration,
     },
     /// The minimum validity can never be reached.
     #[error(
@@ -297,6 +319,23 @@ pub enum ExtendError {
     /// The request cannot work. Nothing was sent, and the lock is held as before.
     #[error("invalid request: {0}")]
     Invalid(#[from] InvalidRequest),
+}
+
+/// Why work under a lock did not come to its end. The work's own result is never in here.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum WithLockError {
+    /// The lock was not acquired, and the work not begun.
+    #[error(transparent)]
+    Acquire(#[from] AcquireError),
+    /// The lock was lost, and the work dropped where it stood.
+    #[error("lock \"{key}\" was lost and its work dropped: {reason}")]
+    Lost {
+        /// The key on the servers.
+        key: String,
+        /// Why.
+        reason: Lost,
+    },
 }
 
 /// Why a release did not confirm that this holder's keys were deleted. There is nothing left to do for the caller: what

@@ -7,9 +7,13 @@ use std::time::Duration;
 
 use crate::error::{ExtendError, ReleaseError};
 use crate::protocol::lease::{Event, NotExtended, Released};
+use crate::protocol::message::{Key, Owner};
+use crate::protocol::round::Round;
+use crate::protocol::validity::Ttl;
 use crate::report::Report;
 use crate::runtime::driver::Driver;
-use crate::runtime::term::Lost;
+use crate::runtime::keeper::Held;
+use crate::runtime::term::{Lost, Watched};
 use crate::shared::{Counted, Shared};
 
 /// A held lock. Holding it means: until [`LockGuard::remaining`] is zero, no other client of these nodes acquires the
@@ -18,32 +22,59 @@ use crate::shared::{Counted, Shared};
 ///
 /// Dropping the guard releases the lock in the background, from anywhere: inside a runtime, on a plain thread, while
 /// unwinding. [`LockGuard::release`] does the same and tells how it ended.
+///
+/// A guard of a lock that is kept alive (`keep_alive` on the request) does the same; its lock is extended in the
+/// background for as long as it exists. One that is forgotten, as by [`std::mem::forget`], is kept for ever.
 #[must_use = "dropping the guard releases the lock at once"]
 pub struct LockGuard {
-    /// Dropped first: its releases are with the nodes before the client counts one lease less.
-    driver: Driver,
-    lease: Counted,
+    hold: Hold,
+    key: Key,
+    owner: Owner,
+    shared: Arc<Shared>,
+}
+
+/// Who drives the lease.
+enum Hold {
+    /// The guard itself. The driver is dropped first: its releases are with the nodes before the client counts one lease
+    /// less.
+    Own { driver: Driver, lease: Counted },
+    /// The client's keeper.
+    Kept(Held),
 }
 
 impl LockGuard {
-    pub(crate) fn new(driver: Driver, lease: Counted) -> Self {
-        Self { driver, lease }
+    /// The guard of a held lease, which the keeper extends to `kept`, if it is kept alive.
+    pub(crate) fn new(shared: Arc<Shared>, driver: Driver, lease: Counted, kept: Option<Ttl>) -> Self {
+        let (key, owner) = (driver.lease().key().clone(), driver.lease().owner());
+        let hold = match kept {
+            Some(ttl) => Hold::Kept(shared.keeper.keep(driver, lease, ttl)),
+            None => Hold::Own { driver, lease },
+        };
+        Self { hold, key, owner, shared }
     }
 
-    fn shared(&self) -> &Arc<Shared> {
-        self.lease.shared()
+    pub(crate) fn watched(&self) -> &Arc<Watched> {
+        match &self.hold {
+            Hold::Own { driver, .. } => driver.watched(),
+            Hold::Kept(held) => held.watched(),
+        }
+    }
+
+    /// Why the holder may not act at present; `None` where it may.
+    pub(crate) fn lost_now(&self) -> Option<Lost> {
+        self.watched().lost_by(self.shared.clock.now())
     }
 
     /// The key on the servers, prefix included.
     pub fn key(&self) -> &[u8] {
-        self.driver.lease().key().as_bytes()
+        self.key.as_bytes()
     }
 
     /// How long the holder may still act; zero once the lock is lost. Computed anew each time, from
     /// ttl − time since the request was sent − (ttl × drift + 2 ms).
     pub fn remaining(&self) -> Duration {
-        let validity = self.driver.lease().validity();
-        validity.map_or(Duration::ZERO, |validity| validity.remaining(self.shared().clock.now()))
+        let validity = self.watched().validity();
+        validity.map_or(Duration::ZERO, |validity| validity.remaining(self.shared.clock.now()))
     }
 
     /// Whether the holder may act now. No network is involved.
@@ -54,7 +85,12 @@ impl LockGuard {
     /// What each node has answered so far when the lock was acquired or last extended: right after the decision, some
     /// nodes may not have been waited for; asked again a little later, the report has their answers too.
     pub fn report(&self) -> Report {
-        Report::new(&self.driver.round(), &self.shared().nodes)
+        let round = match &self.hold {
+            Hold::Own { driver, .. } => Some(driver.round()),
+            Hold::Kept(held) => held.round(),
+        };
+        let round = round.unwrap_or_else(|| Round::new(self.shared.quorum, self.shared.clock.now()));
+        Report::new(&round, &self.shared.nodes)
     }
 
     /// Resolves when the holder may no longer act: at the end of validity (two milliseconds early, since timers and
@@ -63,7 +99,7 @@ impl LockGuard {
     ///
     /// The future holds nothing of the guard, and may be moved into another task. Dropping it is free.
     pub fn lost(&self) -> impl Future<Output = Lost> + Send + Sync + 'static {
-        self.driver.watched().lost(self.driver.lease(), self.shared().alarm.clone())
+        self.watched().lost(self.shared.alarm.clone())
     }
 
     /// Gives the key another `ttl` of life on the nodes, counted from now; the validity never becomes shorter by it.
@@ -80,11 +116,19 @@ impl LockGuard {
     /// Dropping the future leaves the lock held with its old validity; nodes may give the key the longer life all the
     /// same.
     pub async fn extend(&mut self, ttl: Duration) -> Result<(), ExtendError> {
-        let ttl = self.shared().config.ttl(ttl)?;
-        self.driver.take_answers();
-        self.driver.mutate(|lease, clock| lease.extend(ttl, clock.now()));
-        let event = self.driver.event().await;
-        let key = self.driver.lease().key().to_string();
+        let ttl = self.shared.config.ttl(ttl)?;
+        let event = match &mut self.hold {
+            Hold::Own { driver, .. } => {
+                driver.take_answers();
+                driver.mutate(|lease, clock| lease.extend(ttl, clock.now()));
+                driver.event().await
+            }
+            // A keeper is missing only where the client's runtime has ended, and then no node can be asked either.
+            Hold::Kept(held) => {
+                held.extend(ttl).await.unwrap_or(Event::NotExtended(NotExtended::Unconfirmed))
+            }
+        };
+        let key = self.key.to_string();
         match event {
             Event::NotExtended(NotExtended::Unconfirmed) => {
                 Err(ExtendError::Unconfirmed { key, remaining: self.remaining(), report: self.report() })
@@ -112,15 +156,22 @@ impl LockGuard {
     /// # Cancellation safety
     ///
     /// Dropping the future changes nothing: the release has been handed to the nodes.
-    pub async fn release(mut self) -> Result<(), ReleaseError> {
-        self.driver.take_answers();
-        self.driver.mutate(|lease, clock| lease.release(clock.now()));
-        let Event::Released(released) = self.driver.event().await else { return Ok(()) };
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        let Self { hold, key, shared, .. } = self;
+        let (mut driver, _lease) = match hold {
+            Hold::Own { driver, lease } => (driver, Some(lease)),
+            Hold::Kept(held) => match held.take_back().await {
+                Some(taken) => taken,
+                None => return Ok(()),
+            },
+        };
+        driver.take_answers();
+        driver.mutate(|lease, clock| lease.release(clock.now()));
+        let Event::Released(released) = driver.event().await else { return Ok(()) };
         if released == Released::Confirmed {
             return Ok(());
         }
-        let key = self.driver.lease().key().to_string();
-        let report = self.report();
+        let (key, report) = (key.to_string(), Report::new(&driver.round(), &shared.nodes));
         Err(match released {
             Released::TakenOver => ReleaseError::TakenOver { key, report },
             Released::Gone => ReleaseError::Expired { key, report },
@@ -132,8 +183,8 @@ impl LockGuard {
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGuard")
-            .field("key", self.driver.lease().key())
-            .field("owner", &self.driver.lease().owner())
+            .field("key", &self.key)
+            .field("owner", &self.owner)
             .field("remaining", &self.remaining())
             .finish()
     }

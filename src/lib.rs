@@ -101,6 +101,8 @@ mod report;
 #[cfg(feature = "runtime")]
 mod runtime;
 #[cfg(feature = "runtime")]
+mod scope;
+#[cfg(feature = "runtime")]
 mod shared;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -110,7 +112,7 @@ pub use builder::{IntoNode, NodeAddress, RedlockBuilder};
 #[cfg(feature = "runtime")]
 pub use client::{LockRequest, Redlock};
 #[cfg(feature = "runtime")]
-pub use error::{AcquireError, BuildError, ExtendError, InvalidRequest, ReleaseError};
+pub use error::{AcquireError, BuildError, ExtendError, InvalidRequest, ReleaseError, WithLockError};
 #[cfg(feature = "runtime")]
 pub use guard::LockGuard;
 #[cfg(feature = "runtime")]

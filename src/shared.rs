@@ -12,6 +12,7 @@ use crate::node::{Debts, Hints, Node, Wakeups};
 use crate::protocol::quorum::Quorum;
 use crate::runtime::alarm::Alarm;
 use crate::runtime::janitor::Balance;
+use crate::runtime::keeper::Keeper;
 use crate::runtime::pace::Pace;
 
 /// What all clones and guards of one client share.
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) wakeups: Arc<Wakeups>,
     pub(crate) hints: Arc<Hints>,
     pub(crate) pace: Pace,
+    pub(crate) keeper: Arc<Keeper>,
 }
 
 impl Shared {
@@ -63,10 +65,6 @@ impl Counted {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         shared.leases.fetch_add(1, Ordering::SeqCst);
         Self(shared)
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.0
     }
 }
 

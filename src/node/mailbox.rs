@@ -103,6 +103,12 @@ impl Mailbox {
         if deliveries.is_empty() { Poll::Pending } else { Poll::Ready(deliveries) }
     }
 
+    /// Pending while there is no answer. Only one task may poll at a time.
+    pub(crate) fn poll_any(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.waker.register(cx.waker());
+        if self.lock().deliveries.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+    }
+
     /// Takes all answers that are there.
     pub(crate) fn take(&self) -> SmallVec<[Delivery; 4]> {
         std::mem::take(&mut self.lock().deliveries)

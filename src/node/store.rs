@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::line::{Ask, Line};
-use crate::protocol::message::{ClientId, Extension, Found, Holder, HolderValue, Key, Operation, Owner, Reply};
+use crate::protocol::message::{
+    ClientId, Extension, Found, Holder, HolderValue, Key, Operation, Owner, Reply,
+};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
 
@@ -63,7 +65,9 @@ impl Store {
             Operation::Extend { key, owner, ttl } => self.extend(key, *owner, *ttl, now),
             Operation::ExtendAll { extensions } => {
                 let each = extensions.as_slice().iter();
-                Reply::Each(each.map(|Extension { key, owner, ttl }| self.extend(key, *owner, *ttl, now)).collect())
+                Reply::Each(
+                    each.map(|Extension { key, owner, ttl }| self.extend(key, *owner, *ttl, now)).collect(),
+                )
             }
             Operation::Release { key, owner } => self.release(key, *owner, now),
             Operation::HandOver { key, owner, client, hand_over } => {

@@ -99,6 +99,11 @@ impl Doubt {
         self.connection == connection && self.elsewhere == 0
     }
 
+    /// Whether every set and claim was answered.
+    pub fn is_answered(&self) -> bool {
+        self.here == 0 && self.elsewhere == 0
+    }
+
     /// Whether anything was ever written, so that the node must be told on release.
     pub fn is_written(&self) -> bool {
         self.written

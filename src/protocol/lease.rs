@@ -132,12 +132,22 @@ pub enum End {
     Expired,
     /// No quorum carries its owner any more.
     Lost,
+    /// No quorum carries its owner any more, and most of those that do not, carry another's.
+    TakenOver,
+    /// It was held for as long as it was to be held at most.
+    HeldOut,
+    /// Another process takes it over.
+    HandedOn,
 }
 
 /// Which operation the current round carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Request {
     Acquire(Asking),
+    /// To be confirmed before this moment.
+    Resume {
+        before: Instant,
+    },
     Extend(Ttl),
     Heal(Ttl),
     Release,
@@ -169,6 +179,8 @@ pub struct Lease {
     longest: Ttl,
     doubts: Box<[Doubt]>,
     event: Option<Event>,
+    /// When it ends even if it is extended.
+    limit: Instant,
     /// Where a release hands over.
     lines: Option<Lines>,
     /// The worst round trip of a granting node: what a hand-over has to allow for.
@@ -197,12 +209,20 @@ impl Lease {
             longest: terms.ttl,
             doubts: vec![Doubt::default(); nodes].into_boxed_slice(),
             event: None,
+            limit: Instant::FAR_FUTURE,
             lines: None,
             round_trip: Duration::ZERO,
             voted_by: None,
             surrenders: false,
             patience: None,
         }
+    }
+
+    /// Ends the lease after this time, counted from the start of its first round, however often it is extended. Before the
+    /// first command is polled.
+    pub fn held_at_most(mut self, longest: Duration) -> Self {
+        self.limit = self.round.started().after(longest);
+        self
     }
 
     /// Tells where the line for the key may be kept. Before the first command is polled.
@@ -233,20 +253,6 @@ impl Lease {
         self.doubts.get(node.index()).copied()
     }
 
-    /// Asks all nodes for a longer life of the key. [`Event::Extended`] or [`Event::NotExtended`] follows. An
-    /// extension that was started before and has no verdict yet is replaced; its answers change nothing any more.
-    ///
-    /// A lease past its validity is never extended or revived (rule 7): it is over then, and released.
-    pub fn extend(&mut self, ttl: Ttl, now: Instant) {
-        match self.phase {
-            Phase::Held(validity) if validity.holds_at(now) => {
-                self.longest = self.longest.max(ttl);
-                self.begin(Request::Extend(ttl), now);
-            }
-            _ => self.lose(NotExtended::Expired),
-        }
-    }
-
     /// Releases the lease on every node to which a set may have gone. [`Event::Released`] follows. From here on the
     /// lease is not valid (rule 8).
     pub fn release(&mut self, now: Instant) {
@@ -274,6 +280,7 @@ impl Lease {
                 Operation::Set { key, owner, ttl }
             }
             Request::Acquire(_) => Operation::Claim { key, owner, ttl },
+            Request::Resume { .. } => Operation::Extend { key, owner, ttl },
             Request::Extend(ttl) => Operation::Extend { key, owner, ttl },
             Request::Heal(ttl) => Operation::Claim { key, owner, ttl },
             Request::Release | Request::Undo => match self.lines.filter(|lines| lines.nodes.contains(node)) {
@@ -322,6 +329,7 @@ impl Lease {
         match self.request {
             Request::Acquire(_) => doubt.wrote(connection, now, self.terms.ttl),
             Request::Heal(ttl) => doubt.wrote(connection, now, ttl),
+            Request::Resume { .. } => doubt.lengthened(now, self.terms.ttl),
             Request::Extend(ttl) => doubt.lengthened(now, ttl),
             Request::Release | Request::Undo => {}
         }
@@ -385,6 +393,11 @@ impl Lease {
         }
     }
 
+    /// When the lease ends even if it is extended; [`Instant::FAR_FUTURE`] where it does not.
+    pub fn limit(&self) -> Instant {
+        self.limit
+    }
+
     /// Why the lease is over; `None` while it is being acquired or held.
     pub fn end(&self) -> Option<End> {
         match self.phase {
@@ -443,11 +456,11 @@ impl Lease {
     }
 
     fn count(&mut self, node: NodeId, reply: Reply, now: Instant) {
-        let heal = matches!(self.request, Request::Extend(_) | Request::Heal(_)) && reply == Reply::Absent;
+        let absent = reply == Reply::Absent;
         if self.round.record(node, reply, now) {
             self.decided(now);
-        } else if heal {
-            self.heal_straggler(node, now);
+        } else {
+            self.straggler(node, absent, now);
         }
     }
 
@@ -459,6 +472,12 @@ impl Lease {
                 let contended = self.round.is_contention();
                 self.fail(if contended { Failure::Contended } else { Failure::Unavailable });
             }
+            (Request::Resume { before }, Verdict::Reached) => self.resumed(before, now),
+            (Request::Resume { .. }, Verdict::OutOfReach) => {
+                let lost = self.is_denied();
+                self.event =
+                    Some(Event::Failed(if lost { Failure::Contended } else { Failure::Unavailable }));
+            }
             (Request::Extend(ttl), Verdict::Reached) => self.extended(ttl, now),
             (Request::Extend(_), Verdict::OutOfReach) => self.not_extended(now),
             (Request::Release, verdict) => self.event = Some(Event::Released(self.released(verdict))),
@@ -468,6 +487,7 @@ impl Lease {
     /// Q nodes granted, and the last needed reply has been read: validity is counted and checked only now (rule 1).
     fn acquired(&mut self, now: Instant) {
         let validity = Validity::new(self.round.started(), self.terms.ttl, self.terms.drift);
+        let validity = validity.until_at_most(self.limit);
         let remaining = validity.remaining(now);
         if remaining < self.terms.min_validity || remaining.is_zero() {
             return self.fail(Failure::Exhausted { remaining });
@@ -486,60 +506,6 @@ impl Lease {
             self.surrenders = true;
         }
         self.event = Some(Event::Failed(failure));
-    }
-
-    fn extended(&mut self, ttl: Ttl, now: Instant) {
-        let Phase::Held(old) = self.phase else { return };
-        // The Q-th answer must be read before the old deadline: afterwards another client may hold the lock on nodes
-        // that answered before it did.
-        if !old.holds_at(now) {
-            return self.lose(NotExtended::Expired);
-        }
-        let validity = old.max(Validity::new(self.round.started(), ttl, self.terms.drift));
-        self.phase = Phase::Held(validity);
-        self.event = Some(Event::Extended(validity));
-        self.heal(ttl);
-    }
-
-    /// Sets the key again where it is missing, now that a quorum was confirmed (rule 7).
-    fn heal(&mut self, ttl: Ttl) {
-        let votes = self.round.votes().iter().enumerate();
-        let mut missing = NodeSet::EMPTY;
-        for (index, _) in votes.filter(|(_, vote)| vote.reply == Some(Reply::Absent)) {
-            missing.insert(NodeId::new(index));
-        }
-        self.request = Request::Heal(ttl);
-        self.unsent = missing;
-    }
-
-    /// A straggler of a confirmed extension says that the key is missing on its node.
-    fn heal_straggler(&mut self, node: NodeId, now: Instant) {
-        let held = self.validity().is_some_and(|validity| validity.holds_at(now));
-        if matches!(self.request, Request::Heal(_)) && held {
-            self.unsent.insert(node);
-        }
-    }
-
-    fn not_extended(&mut self, now: Instant) {
-        let Phase::Held(old) = self.phase else { return };
-        let quorum = self.terms.quorum;
-        if !old.holds_at(now) {
-            self.lose(NotExtended::Expired);
-        } else if quorum.nodes() - self.round.denied() < quorum.needed() {
-            self.lose(NotExtended::Lost);
-        } else {
-            self.event = Some(Event::NotExtended(NotExtended::Unconfirmed));
-        }
-    }
-
-    fn lose(&mut self, reason: NotExtended) {
-        if self.end().is_none() {
-            self.start_undo(match reason {
-                NotExtended::Lost => End::Lost,
-                NotExtended::Expired | NotExtended::Unconfirmed => End::Expired,
-            });
-        }
-        self.event = Some(Event::NotExtended(reason));
     }
 
     /// Releases everywhere and keeps the votes of the round that failed, which explain why.
@@ -594,18 +560,27 @@ impl Lease {
     }
 
     fn released(&self, verdict: Verdict) -> Released {
-        let needed = self.terms.quorum.needed();
         if verdict == Verdict::Reached {
             Released::Confirmed
-        } else if self.terms.quorum.nodes() - self.round.denied() < needed {
-            // A round ends with the vote that decides it, so a new holder may be seen on a few nodes only: it is one if it
-            // is on most of those that answered "not yours".
-            if 2 * self.round.held() > self.round.denied() { Released::TakenOver } else { Released::Gone }
+        } else if self.is_denied() {
+            if self.looks_taken_over() { Released::TakenOver } else { Released::Gone }
         } else {
             Released::Unconfirmed
         }
     }
+
+    /// Whether so many nodes do not carry our owner that no quorum does.
+    fn is_denied(&self) -> bool {
+        self.terms.quorum.nodes() - self.round.denied() < self.terms.quorum.needed()
+    }
+
+    /// A round ends with the vote that decides it, so a new holder may be seen on a few nodes only: it is one if it is on
+    /// most of those that answered "not yours".
+    fn looks_taken_over(&self) -> bool {
+        2 * self.round.held() > self.round.denied()
+    }
 }
 
+mod extending;
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@
 
 pub mod backoff;
 pub mod debt;
+pub mod keep;
 pub mod lease;
 pub mod line;
 pub mod message;

@@ -135,6 +135,11 @@ impl Validity {
         now < self.until
     }
 
+    /// The same, but no longer than to this moment.
+    pub fn until_at_most(self, limit: Instant) -> Validity {
+        Validity { until: self.until.min(limit) }
+    }
+
     /// The longer of the two: an extension never shortens (rule 7).
     pub fn max(self, other: Validity) -> Validity {
         Validity { until: self.until.max(other.until) }

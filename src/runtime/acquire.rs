@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::driver::Driver;
 use super::in_line::{self, Ended};
-use crate::config::Wait;
+use crate::config::{Keeping, Wait};
 use crate::error::AcquireError;
 use crate::node::Node;
 use crate::protocol::backoff::{Backoff, Cause};
@@ -32,6 +32,18 @@ pub(crate) struct Request {
     pub(crate) key: Key,
     pub(crate) terms: Terms,
     pub(crate) wait: Wait,
+    /// Whether it is kept alive, and for how long at most.
+    pub(crate) keeping: Keeping,
+}
+
+impl Request {
+    /// A lease of this request, before its first command.
+    pub(super) fn limited(&self, lease: Lease) -> Lease {
+        match self.keeping.longest {
+            Some(longest) => lease.held_at_most(longest),
+            None => lease,
+        }
+    }
 }
 
 /// Acquires. Each attempt has an owner of its own (rule 2); one that failed is undone before the next begins, on the
@@ -149,7 +161,7 @@ async fn attempt(
     // Made before the clock starts: asking the kernel is no part of the round.
     let owner = new_owner()?;
     let key = request.key.clone();
-    let lease = Lease::acquire(request.terms, key, owner, asking, shared.clock.now());
+    let lease = request.limited(Lease::acquire(request.terms, key, owner, asking, shared.clock.now()));
     let lease = match lines {
         Some(lines) => lease.with_lines(lines),
         None => lease,

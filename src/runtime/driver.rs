@@ -1,6 +1,6 @@
 //! Carries one lease's messages between the protocol and the nodes.
 //!
-//! A driver has one owner at a time and moves: acquire future, then guard. It decides nothing. Dropping it at any await
+//! A driver has one owner at a time and moves: acquire future, then guard, or keeper and back. It decides nothing. Dropping it at any await
 //! releases what was set: that one `Drop` is all of cancel safety, because the nodes own every call they admitted, and
 //! the debts that travel with the releases outlive everybody.
 
@@ -14,17 +14,21 @@ use super::term::Watched;
 use crate::clock::Clock;
 use crate::node::{Delivery, Mailbox, Node, Registered, Request};
 use crate::protocol::debt::Doubt;
-use crate::protocol::lease::{CallId, Event, Lease};
+use crate::protocol::lease::{CallId, Event, Lease, Send};
+use crate::protocol::message::{ConnectionId, NotSent, Operation, Reply};
+use crate::protocol::quorum::NodeId;
 use crate::protocol::round::Round;
+use crate::protocol::time::Instant;
+use crate::protocol::validity::Ttl;
 
 /// A lease and its calls in flight.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    lease: Lease,
+    lease: Box<Lease>,
     mailbox: Arc<Mailbox>,
     nodes: Arc<[Node]>,
     clock: Clock,
-    watched: Watched,
+    watched: Arc<Watched>,
     /// Where the owner stood in line: until its releases have been handed to the nodes, it is listened for.
     registered: Option<Registered>,
 }
@@ -32,7 +36,7 @@ pub(crate) struct Driver {
 impl Driver {
     /// Starts what the lease wants started.
     pub(crate) fn start(lease: Lease, nodes: Arc<[Node]>, clock: Clock) -> Self {
-        let watched = Watched::default();
+        let (lease, watched) = (Box::new(lease), Arc::default());
         let mut driver = Self { lease, mailbox: Mailbox::new(), nodes, clock, watched, registered: None };
         driver.pump();
         driver
@@ -55,7 +59,7 @@ impl Driver {
     }
 
     /// Those who watch the lease.
-    pub(crate) fn watched(&self) -> &Watched {
+    pub(crate) fn watched(&self) -> &Arc<Watched> {
         &self.watched
     }
 
@@ -76,6 +80,31 @@ impl Driver {
     pub(crate) fn mutate(&mut self, change: impl FnOnce(&mut Lease, &Clock)) {
         change(&mut self.lease, &self.clock);
         self.pump();
+    }
+
+    /// Begins an extension whose commands go out together with those of other leases: each is given to `bundle`, and what
+    /// becomes of it comes back by [`Driver::sent`] and [`Driver::answered`]. What else follows starts as ever.
+    pub(crate) fn extend_in_company(&mut self, ttl: Ttl, now: Instant, bundle: impl FnMut(Send)) {
+        self.take_answers();
+        self.lease.extend(ttl, now);
+        self.pump_but(Some(bundle));
+    }
+
+    /// What became of a bundled command at a node's door.
+    pub(crate) fn sent(&mut self, node: NodeId, call: CallId, admitted: Result<ConnectionId, NotSent>) {
+        let now = self.clock.now();
+        self.mutate(|lease, _| lease.handle_sent(node, call, admitted, now));
+    }
+
+    /// The answer to a bundled command.
+    pub(crate) fn answered(&mut self, node: NodeId, call: CallId, connection: ConnectionId, reply: Reply) {
+        let now = self.clock.now();
+        self.mutate(|lease, _| lease.handle_reply(node, call, false, connection, reply, now));
+    }
+
+    /// What happened, once.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        self.lease.poll_event()
     }
 
     /// Waits for what happens to the lease next.
@@ -126,8 +155,17 @@ impl Driver {
 
     /// Tells those who watch, and then hands the nodes everything that the lease wants sent.
     fn pump(&mut self) {
+        self.pump_but(None::<fn(Send)>);
+    }
+
+    /// The same, but extensions of the key's life are given to `bundle`, if there is one.
+    fn pump_but(&mut self, mut bundle: Option<impl FnMut(Send)>) {
         self.watched.tell(&self.lease);
         while let Some(send) = self.lease.poll_send() {
+            if let (Some(bundle), Operation::Extend { .. }) = (&mut bundle, &send.operation) {
+                bundle(send);
+                continue;
+            }
             if send.operation.releases() {
                 self.mailbox.end();
             }

@@ -6,5 +6,6 @@ pub(crate) mod driver;
 pub(crate) mod in_line;
 pub(crate) mod inspect;
 pub(crate) mod janitor;
+pub(crate) mod keeper;
 pub(crate) mod pace;
 pub(crate) mod term;

@@ -1,17 +1,19 @@
 //! How long a holder may act, as those who watch it see it.
 //!
-//! Kept beside the driver, which tells every change before it hands anything to a node: so nobody who watches learns of
-//! a loss later than the first byte of the release leaves (rule 8).
+//! Kept beside the lease by whoever drives it, who tells every change before handing anything to a node: so nobody who
+//! watches learns of a loss later than the first byte of the release leaves (rule 8). Shared with the guard of a kept lease,
+//! whose word that the lease is over stands at once, whatever the keeper hears afterwards.
 
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::watch;
 
 use super::alarm::Alarm;
 use crate::protocol::lease::{End, Lease};
 use crate::protocol::time::Instant;
+use crate::protocol::validity::Validity;
 
 /// Why a holder may no longer act.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +23,13 @@ pub enum Lost {
     Expired,
     /// So many nodes do not carry this holder any more that no quorum does.
     Forgotten,
-    /// The guard was released or dropped.
+    /// As [`Lost::Forgotten`], and another holder is on most of the nodes that said so.
+    TakenOver,
+    /// The lock was held for as long as it was to be held at most.
+    HeldOut,
+    /// The client was closed.
+    Closed,
+    /// The guard was released or dropped, or taken apart for another process.
     Released,
 }
 
@@ -30,6 +38,9 @@ impl fmt::Display for Lost {
         f.write_str(match self {
             Self::Expired => "the lock expired",
             Self::Forgotten => "no quorum of the nodes carries this holder any more",
+            Self::TakenOver => "another holder has the lock",
+            Self::HeldOut => "the lock was held for as long as it was to be held at most",
+            Self::Closed => "the client was closed",
             Self::Released => "the lock was released",
         })
     }
@@ -38,7 +49,8 @@ impl fmt::Display for Lost {
 /// What a watcher knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Term {
-    Until(Instant),
+    /// The holder may act until then; and what has happened when that time has come.
+    Until(Validity, Lost),
     Over(Lost),
 }
 
@@ -46,52 +58,96 @@ impl Term {
     /// The term of a lease; `None` before it is held.
     fn of(lease: &Lease) -> Option<Self> {
         let over = |end| match end {
-            End::Released | End::NotAcquired => Lost::Released,
+            End::Released | End::NotAcquired | End::HandedOn => Lost::Released,
             End::Expired => Lost::Expired,
             End::Lost => Lost::Forgotten,
+            End::TakenOver => Lost::TakenOver,
+            End::HeldOut => Lost::HeldOut,
         };
-        let held = lease.validity().map(|validity| Self::Until(validity.until()));
+        let held = lease.validity().map(|validity| {
+            let limited = validity.until() >= lease.limit();
+            Self::Until(validity, if limited { Lost::HeldOut } else { Lost::Expired })
+        });
         held.or_else(|| lease.end().map(|end| Self::Over(over(end))))
     }
 }
 
-/// Tells those who watch a lease. Made by the first of them: most leases are never watched.
+/// The term of one lease, and those who watch it. There is no channel before the first of them: most leases are never
+/// watched.
 #[derive(Debug, Default)]
-pub(crate) struct Watched(OnceLock<watch::Sender<Term>>);
+pub(crate) struct Watched {
+    term: Mutex<Option<Term>>,
+    watchers: OnceLock<watch::Sender<Option<Term>>>,
+}
 
 impl Watched {
-    /// Tells what changed.
+    /// Tells how the lease stands now.
     pub(crate) fn tell(&self, lease: &Lease) {
-        let (Some(sender), Some(term)) = (self.0.get(), Term::of(lease)) else { return };
-        sender.send_if_modified(|before| {
-            let changed = *before != term;
-            *before = term;
-            changed
-        });
+        if let Some(term) = Term::of(lease) {
+            self.set(term);
+        }
+    }
+
+    /// Tells that the holder may no longer act.
+    pub(crate) fn over(&self, lost: Lost) {
+        self.set(Term::Over(lost));
+    }
+
+    /// What is over stays over, for the first reason.
+    fn set(&self, term: Term) {
+        let mut current = self.lock();
+        if *current == Some(term) || matches!(*current, Some(Term::Over(_))) {
+            return;
+        }
+        *current = Some(term);
+        if let Some(watchers) = self.watchers.get() {
+            watchers.send_replace(*current);
+        }
+    }
+
+    /// Until when the holder may act, as far as is known now; `None` once it is over.
+    pub(crate) fn validity(&self) -> Option<Validity> {
+        match *self.lock() {
+            Some(Term::Until(validity, _)) => Some(validity),
+            _ => None,
+        }
+    }
+
+    /// Why the holder may not act at `now`; `None` where it may.
+    pub(crate) fn lost_by(&self, now: Instant) -> Option<Lost> {
+        match *self.lock() {
+            Some(Term::Until(validity, _)) if validity.holds_at(now) => None,
+            Some(Term::Until(_, lost) | Term::Over(lost)) => Some(lost),
+            None => Some(Lost::Released),
+        }
     }
 
     /// Resolves when the holder may no longer act.
-    pub(crate) fn lost(
-        &self,
-        lease: &Lease,
-        alarm: Arc<Alarm>,
-    ) -> impl Future<Output = Lost> + Send + Sync + 'static {
-        let now = || Term::of(lease).unwrap_or(Term::Over(Lost::Released));
-        let mut term = self.0.get_or_init(|| watch::Sender::new(now())).subscribe();
+    pub(crate) fn lost(&self, alarm: Arc<Alarm>) -> impl Future<Output = Lost> + Send + Sync + 'static {
+        let mut term = {
+            let current = self.lock();
+            self.watchers.get_or_init(|| watch::Sender::new(*current)).subscribe()
+        };
         async move {
             loop {
-                let deadline = match *term.borrow_and_update() {
-                    Term::Over(lost) => return lost,
-                    Term::Until(deadline) => deadline,
+                let (deadline, lost) = match *term.borrow_and_update() {
+                    None => return Lost::Released,
+                    Some(Term::Over(lost)) => return lost,
+                    Some(Term::Until(validity, lost)) => (validity.until(), lost),
                 };
                 tokio::select! {
                     biased;
                     changed = term.changed() => if changed.is_err() {
                         return Lost::Released;
                     },
-                    () = alarm.wait(deadline) => return Lost::Expired,
+                    () = alarm.wait(deadline) => return lost,
                 }
             }
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Term>> {
+        // A term is replaced as a whole, so a panic elsewhere does not spoil it.
+        self.term.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

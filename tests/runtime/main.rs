@@ -10,6 +10,8 @@ mod closing;
 mod common;
 mod drops;
 mod histories;
+mod keep;
 mod line;
 mod loss;
+mod scope;
 mod support;

@@ -342,7 +342,9 @@ fn decode_script(operation: &Operation, value: &Value) -> Reply {
                 return garbled(value);
             }
             let read = |(answer, extension): (&Value, &Extension)| match answer {
-                Value::BulkString(error) => Reply::Unknown(Unknown::Error(shown(&String::from_utf8_lossy(error)))),
+                Value::BulkString(error) => {
+                    Reply::Unknown(Unknown::Error(shown(&String::from_utf8_lossy(error))))
+                }
                 answer => decode_script(&extension.clone().into(), answer),
             };
             Reply::Each(answers.iter().zip(each).map(read).collect())

@@ -223,7 +223,8 @@ impl<'a> Session<'a> {
 
     /// Sends a call about many leases as a command for each.
     fn start_parts(&mut self, call: Call, cx: &mut Context<'_>) {
-        let Some(Operation::ExtendAll { extensions }) = call.request().map(|request| &request.operation) else {
+        let Some(Operation::ExtendAll { extensions }) = call.request().map(|request| &request.operation)
+        else {
             return;
         };
         let extensions = extensions.clone();
@@ -246,12 +247,12 @@ impl<'a> Session<'a> {
         cx: &mut Context<'_>,
     ) {
         let Some(parts) = self.parts.get_mut(&number) else { return };
-        let Some(Operation::ExtendAll { extensions }) = parts.call.request().map(|request| &request.operation)
+        let Some(Operation::ExtendAll { extensions }) =
+            parts.call.request().map(|request| &request.operation)
         else {
             return;
         };
-        let (Some(extension), Some(slot)) =
-            (extensions.as_slice().get(index), parts.replies.get_mut(index))
+        let (Some(extension), Some(slot)) = (extensions.as_slice().get(index), parts.replies.get_mut(index))
         else {
             return;
         };

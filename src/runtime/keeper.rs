@@ -1,0 +1,467 @@
+//! The task that extends kept leases: one per client, for any number of them.
+//!
+//! It carries, and decides nothing: [`Keep`] says when a lease is extended, [`Lease`](crate::protocol::lease::Lease) whether
+//! that succeeded and until when the holder may act. Leases that are due together go to each node in one call.
+//!
+//! Everything that is sent for a kept lease is sent by this one task, in order. So once a guard has asked for its lease back,
+//! or has let go of it, nothing that extends it can follow its release (rule 2); and a guard's word that the lease is
+//! over stands before the keeper has heard it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rand::random;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::driver::Driver;
+use super::term::{Lost, Watched};
+use crate::clock::Clock;
+use crate::node::{Mailbox, Node, Request};
+use crate::protocol::keep::Keep;
+use crate::protocol::lease::{CallId, Event, NotExtended};
+use crate::protocol::message::{Extension, Extensions, MOST_EXTENSIONS, Operation, Reply};
+use crate::protocol::quorum::NodeId;
+use crate::protocol::round::Round;
+use crate::protocol::time::Instant;
+use crate::protocol::validity::Ttl;
+use crate::shared::Counted;
+
+/// Most extensions that are under way without a verdict: half of what a node's door admits for what creates nothing, so that
+/// releases always find room beside them. At a round trip of 10 ms that is 200 000 in a second.
+const MOST_UNDER_WAY: usize = 2_000;
+
+/// Most extensions that are begun in one go, before other tasks get their turn.
+const MOST_AT_ONCE: usize = 4 * MOST_EXTENSIONS;
+
+/// Names a kept lease.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+struct LeaseId(u64);
+
+/// The way to a client's keeper.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    orders: mpsc::UnboundedSender<Order>,
+    next: AtomicU64,
+}
+
+/// What guards ask of the keeper. Bounded by the guards there are.
+enum Order {
+    Keep { id: LeaseId, kept: Arc<Kept>, counted: Counted, keep: Keep },
+    Extend { id: LeaseId, ttl: Ttl, told: oneshot::Sender<Event> },
+    GiveBack { id: LeaseId, to: oneshot::Sender<Counted> },
+    LetGo { id: LeaseId },
+    Close { done: oneshot::Sender<()> },
+}
+
+/// A kept lease, as keeper and guard share it. Only the keeper changes it, until it has given it back; the guard looks at
+/// it. Whoever lets go of it last drops the driver, and with it what is still held.
+#[derive(Debug)]
+struct Kept(Mutex<Option<Driver>>);
+
+impl Kept {
+    fn lock(&self) -> MutexGuard<'_, Option<Driver>> {
+        // A panic inside the protocol would leave the lease as it was before the change or after it, both of them sound.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A guard's hold on a kept lease. Dropping it releases the lock.
+#[derive(Debug)]
+pub(crate) struct Held {
+    id: LeaseId,
+    kept: Arc<Kept>,
+    watched: Arc<Watched>,
+    keeper: Arc<Keeper>,
+}
+
+impl Keeper {
+    /// The way to a keeper, and its end: for [`run`].
+    pub(crate) fn channel() -> (Arc<Self>, Orders) {
+        let (orders, receiver) = mpsc::unbounded_channel();
+        (Arc::new(Self { orders, next: AtomicU64::new(0) }), Orders(receiver))
+    }
+
+    /// Hands a held lease to the keeper, which extends it to `ttl` again and again.
+    pub(crate) fn keep(self: &Arc<Self>, driver: Driver, counted: Counted, ttl: Ttl) -> Held {
+        let id = LeaseId(self.next.fetch_add(1, Ordering::Relaxed));
+        let keep = Keep::new(ttl, driver.lease().round().started(), random());
+        let watched = driver.watched().clone();
+        let kept = Arc::new(Kept(Mutex::new(Some(driver))));
+        let order = Order::Keep { id, kept: kept.clone(), counted, keep };
+        // Without a keeper, because the client's runtime is gone, the lease lives until its validity ends.
+        let _ = self.orders.send(order);
+        Held { id, kept, watched, keeper: self.clone() }
+    }
+
+    /// Ends every kept lease, and keeps none any more. Returns when the releases have been handed to the nodes.
+    pub(crate) async fn close(&self) {
+        let (done, closed) = oneshot::channel();
+        let _ = self.orders.send(Order::Close { done });
+        let _ = closed.await;
+    }
+}
+
+impl Held {
+    /// The term of the lease.
+    pub(crate) fn watched(&self) -> &Arc<Watched> {
+        &self.watched
+    }
+
+    /// The current round, with what has been answered so far.
+    pub(crate) fn round(&self) -> Option<Round> {
+        self.kept.lock().as_ref().map(Driver::round)
+    }
+
+    /// Extends now, by this much. `None` where there is no keeper any more.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropping the future changes nothing: the extension goes on, and the lease is kept.
+    pub(crate) async fn extend(&self, ttl: Ttl) -> Option<Event> {
+        let (told, event) = oneshot::channel();
+        self.keeper.orders.send(Order::Extend { id: self.id, ttl, told }).ok()?;
+        event.await.ok()
+    }
+
+    /// Takes the lease back from the keeper, which sends nothing for it any more. `None` if that was done before.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropping the future releases the lock, as dropping the hold does.
+    pub(crate) async fn take_back(self) -> Option<(Driver, Option<Counted>)> {
+        // Nobody may act from here on, whatever the keeper is about to hear.
+        self.watched.over(Lost::Released);
+        let (to, back) = oneshot::channel();
+        let order = Order::GiveBack { id: self.id, to };
+        // Where there is no keeper any more, nobody else has a hand on the lease.
+        let counted = match self.keeper.orders.send(order) {
+            Ok(()) => back.await.ok(),
+            Err(_) => None,
+        };
+        let driver = self.kept.lock().take();
+        Some((driver?, counted))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Said here and now: the release comes later, and nobody may act until then.
+        self.watched.over(Lost::Released);
+        let _ = self.keeper.orders.send(Order::LetGo { id: self.id });
+    }
+}
+
+/// The orders of a client's guards.
+pub(crate) struct Orders(mpsc::UnboundedReceiver<Order>);
+
+/// Keeps leases until the client is gone.
+pub(crate) async fn run(
+    nodes: Arc<[Node]>,
+    Orders(mut orders): Orders,
+    clock: Clock,
+    shutdown: CancellationToken,
+) {
+    let mut work = Work {
+        nodes,
+        clock,
+        mailbox: Mailbox::new(),
+        leases: HashMap::new(),
+        due: BTreeSet::new(),
+        under_way: BTreeSet::new(),
+        bundles: HashMap::new(),
+        next_bundle: 0,
+        closed: false,
+    };
+    loop {
+        // What was released is not extended any more; what was answered is not extended again.
+        while let Ok(order) = orders.try_recv() {
+            work.take_order(order);
+        }
+        work.take_answers();
+        if work.pass() {
+            tokio::task::yield_now().await;
+            continue;
+        }
+        let wake = work.wake();
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            order = orders.recv() => match order {
+                Some(order) => work.take_order(order),
+                None => return,
+            },
+            () = poll_fn(|cx| work.mailbox.poll_any(cx)) => {}
+            () = work.clock.sleep_until(wake), if wake != Instant::FAR_FUTURE => {}
+        }
+    }
+}
+
+/// The keeper's leases and calls.
+struct Work {
+    nodes: Arc<[Node]>,
+    clock: Clock,
+    mailbox: Arc<Mailbox>,
+    leases: HashMap<LeaseId, Entry>,
+    /// Leases that wait for their next extension, or for their end.
+    due: BTreeSet<(Instant, LeaseId)>,
+    /// Leases that wait for the verdict on an extension, with its deadline.
+    under_way: BTreeSet<(Instant, LeaseId)>,
+    /// Whose commands a call carries, in their order.
+    bundles: HashMap<u64, Vec<(LeaseId, CallId)>>,
+    next_bundle: u64,
+    closed: bool,
+}
+
+struct Entry {
+    kept: Arc<Kept>,
+    /// The client waits for it when it closes.
+    counted: Counted,
+    keep: Keep,
+    waits: Waits,
+    /// The guard asks for this one, and is told how it ended.
+    asked: Option<(Ttl, oneshot::Sender<Event>)>,
+}
+
+/// What a lease waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Waits {
+    Due(Instant),
+    Verdict(Instant),
+    /// It is over, and its guard does not know it yet.
+    Guard,
+}
+
+impl Work {
+    fn take_order(&mut self, order: Order) {
+        match order {
+            Order::Keep { id, kept, counted, keep } => {
+                let entry = Entry { kept, counted, keep, waits: Waits::Guard, asked: None };
+                self.leases.insert(id, entry);
+                if self.closed {
+                    return self.end(id);
+                }
+                self.settle(id);
+            }
+            Order::Extend { id, ttl, told } => {
+                let Some(entry) = self.leases.get_mut(&id) else { return };
+                entry.asked = Some((ttl, told));
+                self.wait(id, Waits::Due(Instant::default()));
+            }
+            Order::GiveBack { id, to } => {
+                self.wait(id, Waits::Guard);
+                if let Some(entry) = self.leases.remove(&id) {
+                    let _ = to.send(entry.counted);
+                }
+            }
+            Order::LetGo { id } => {
+                self.wait(id, Waits::Guard);
+                if let Some(entry) = self.leases.remove(&id) {
+                    // The releases are with the nodes before the client counts one lease less.
+                    drop(entry.kept.lock().take());
+                    drop(entry.counted);
+                }
+            }
+            Order::Close { done } => {
+                self.closed = true;
+                let ids: Vec<_> = self.leases.keys().copied().collect();
+                ids.into_iter().for_each(|id| self.end(id));
+                let _ = done.send(());
+            }
+        }
+    }
+
+    /// Ends a lease because the client closes. Its guard may still ask what became of it.
+    fn end(&mut self, id: LeaseId) {
+        self.wait(id, Waits::Guard);
+        let Some(entry) = self.leases.get_mut(&id) else { return };
+        entry.asked = None;
+        if let Some(driver) = entry.kept.lock().as_mut() {
+            driver.watched().over(Lost::Closed);
+            driver.take_answers();
+            driver.mutate(|lease, clock| lease.abandon(clock.now()));
+        }
+    }
+
+    /// Deals answers out to the leases they are about.
+    fn take_answers(&mut self) {
+        for delivery in self.mailbox.take() {
+            let Some(bundle) = self.bundles.remove(&delivery.call) else { continue };
+            let (node, connection) = (delivery.node, delivery.connection);
+            for (index, (id, call)) in bundle.into_iter().enumerate() {
+                let reply = match &delivery.reply {
+                    Reply::Each(replies) => replies.get(index).cloned(),
+                    reply => Some(reply.clone()),
+                };
+                if let (Some(entry), Some(reply)) = (self.leases.get(&id), reply) {
+                    if let Some(driver) = entry.kept.lock().as_mut() {
+                        driver.answered(node, call, connection, reply);
+                    }
+                    self.settle(id);
+                }
+            }
+        }
+    }
+
+    /// Begins the extensions that are due and ends the rounds that waited long enough. Returns whether there is more to do
+    /// at once.
+    fn pass(&mut self) -> bool {
+        let now = self.clock.now();
+        while let Some((deadline, id)) = self.under_way.first().copied().filter(|(at, _)| *at <= now) {
+            self.under_way.remove(&(deadline, id));
+            if let Some(entry) = self.leases.get(&id)
+                && let Some(driver) = entry.kept.lock().as_mut()
+            {
+                let ttl = entry.keep.ttl();
+                driver.mutate(|lease, _| {
+                    lease.handle_timeout(now);
+                    // The validity may end before the round does: there is no use in waiting for its answers any more.
+                    if lease.validity().is_some_and(|validity| !validity.holds_at(now)) {
+                        lease.extend(ttl, now);
+                    }
+                });
+            }
+            self.settle(id);
+        }
+        let mut bundles = BTreeMap::new();
+        let (mut begun, mut first) = (0, true);
+        while begun < MOST_AT_ONCE && self.under_way.len() < MOST_UNDER_WAY {
+            let Some((due, id)) = self.due.first().copied() else { break };
+            let joins = self.leases.get(&id).is_some_and(|entry| entry.keep.may_join(now));
+            // Somebody has to be due before others join.
+            if due > now && (first || !joins) {
+                break;
+            }
+            first = false;
+            begun += 1;
+            self.begin(id, now, &mut bundles);
+        }
+        self.send(bundles);
+        begun == MOST_AT_ONCE
+    }
+
+    /// Begins one extension.
+    fn begin(&mut self, id: LeaseId, now: Instant, bundles: &mut Bundles) {
+        let Some(entry) = self.leases.get(&id) else { return };
+        let ttl = entry.asked.as_ref().map_or(entry.keep.ttl(), |(ttl, _)| *ttl);
+        if let Some(driver) = entry.kept.lock().as_mut() {
+            driver.extend_in_company(ttl, now, |send| {
+                if let Operation::Extend { key, owner, ttl } = send.operation {
+                    let bundle = bundles.entry(send.node).or_default();
+                    bundle.push((id, send.call, Extension { key, owner, ttl }));
+                }
+            });
+        }
+        self.settle(id);
+    }
+
+    /// Hands each node the extensions that go to it, as few calls as possible.
+    fn send(&mut self, bundles: Bundles) {
+        let mut sent = Vec::new();
+        for (node, bundle) in bundles {
+            let Some(door) = self.nodes.get(node.index()) else { continue };
+            let mut bundle = bundle.into_iter();
+            loop {
+                let (calls, extensions): (Vec<_>, Vec<_>) = bundle
+                    .by_ref()
+                    .take(MOST_EXTENSIONS)
+                    .map(|(id, call, extension)| ((id, call), extension))
+                    .unzip();
+                let Some(operation) = together(extensions) else { break };
+                let number = self.next_bundle;
+                self.next_bundle += 1;
+                self.bundles.insert(number, calls.clone());
+                let mailbox = self.mailbox.clone();
+                let admitted = door.send(Request { operation, debt: None, mailbox, call: number });
+                if admitted.is_err() {
+                    self.bundles.remove(&number);
+                }
+                sent.push((node, calls, admitted));
+            }
+        }
+        // What was written first: what was not may decide a round, after which the lease no longer knows it as its own.
+        sent.sort_by_key(|(_, _, admitted)| admitted.is_err());
+        for (node, calls, admitted) in sent {
+            for (id, call) in calls {
+                if let Some(entry) = self.leases.get(&id)
+                    && let Some(driver) = entry.kept.lock().as_mut()
+                {
+                    driver.sent(node, call, admitted.clone());
+                }
+                self.settle(id);
+            }
+        }
+    }
+
+    /// Takes up what happened to a lease, and lets it wait for what comes next.
+    fn settle(&mut self, id: LeaseId) {
+        let Some(entry) = self.leases.get_mut(&id) else { return };
+        let waits = {
+            let mut kept = entry.kept.lock();
+            let Some(driver) = kept.as_mut() else { return };
+            if let Some(event) = driver.poll_event() {
+                match event {
+                    Event::Extended(_) => entry.keep.confirmed(driver.lease().round().started(), random()),
+                    Event::NotExtended(NotExtended::Unconfirmed) => {
+                        tracing::debug!(key = %driver.lease().key(), "extension not confirmed, trying again");
+                        entry.keep.unconfirmed(self.clock.now(), random());
+                    }
+                    Event::NotExtended(NotExtended::Lost | NotExtended::Expired) => {
+                        let lost = driver.watched().lost_by(self.clock.now());
+                        let why = lost.unwrap_or(Lost::Expired);
+                        tracing::warn!(key = %driver.lease().key(), %why, "kept lock lost");
+                    }
+                    // A kept lease was held before, and is released elsewhere.
+                    Event::Held(_) | Event::Failed(_) | Event::Released(_) => {}
+                }
+                if let Some((_, told)) = entry.asked.take() {
+                    let _ = told.send(event);
+                }
+            }
+            let lease = driver.lease();
+            match (lease.validity(), lease.poll_timeout()) {
+                (None, _) => Waits::Guard,
+                (Some(validity), Some(deadline)) => Waits::Verdict(deadline.min(validity.until())),
+                // To be extended no further.
+                (Some(validity), None) if validity.until() >= lease.limit() => Waits::Due(validity.until()),
+                (Some(validity), None) => Waits::Due(entry.keep.due().min(validity.until())),
+            }
+        };
+        self.wait(id, waits);
+    }
+
+    /// Lets a lease wait for this, and for nothing else.
+    fn wait(&mut self, id: LeaseId, waits: Waits) {
+        let Some(entry) = self.leases.get_mut(&id) else { return };
+        match std::mem::replace(&mut entry.waits, waits) {
+            Waits::Due(at) => self.due.remove(&(at, id)),
+            Waits::Verdict(at) => self.under_way.remove(&(at, id)),
+            Waits::Guard => false,
+        };
+        match waits {
+            Waits::Due(at) => self.due.insert((at, id)),
+            Waits::Verdict(at) => self.under_way.insert((at, id)),
+            Waits::Guard => false,
+        };
+    }
+
+    /// When there is something to do, if nothing happens before.
+    fn wake(&self) -> Instant {
+        let due = self.due.first().filter(|_| self.under_way.len() < MOST_UNDER_WAY);
+        let moments = due.into_iter().chain(self.under_way.first()).map(|(at, _)| *at);
+        moments.min().unwrap_or(Instant::FAR_FUTURE)
+    }
+}
+
+/// Extensions on their way to nodes, with whose they are.
+type Bundles = BTreeMap<NodeId, Vec<(LeaseId, CallId, Extension)>>;
+
+/// One operation for all of these; `None` for none.
+fn together(mut extensions: Vec<Extension>) -> Option<Operation> {
+    if extensions.len() == 1 {
+        return extensions.pop().map(Operation::from);
+    }
+    Extensions::new(extensions).map(|extensions| Operation::ExtendAll { extensions })
+}
