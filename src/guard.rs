@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::{ExtendError, ReleaseError};
 use crate::protocol::lease::{Event, NotExtended, Released};
-use crate::protocol::message::{Key, Owner};
+use crate::protocol::message::Key;
 use crate::protocol::round::Round;
 use crate::protocol::validity::Ttl;
 use crate::report::Report;
@@ -29,7 +29,6 @@ use crate::shared::{Counted, Shared};
 pub struct LockGuard {
     hold: Hold,
     key: Key,
-    owner: Owner,
     shared: Arc<Shared>,
 }
 
@@ -45,12 +44,12 @@ enum Hold {
 impl LockGuard {
     /// The guard of a held lease, which the keeper extends to `kept`, if it is kept alive.
     pub(crate) fn new(shared: Arc<Shared>, driver: Driver, lease: Counted, kept: Option<Ttl>) -> Self {
-        let (key, owner) = (driver.lease().key().clone(), driver.lease().owner());
+        let key = driver.lease().key().clone();
         let hold = match kept {
             Some(ttl) => Hold::Kept(shared.keeper.keep(driver, lease, ttl)),
             None => Hold::Own { driver, lease },
         };
-        Self { hold, key, owner, shared }
+        Self { hold, key, shared }
     }
 
     pub(crate) fn watched(&self) -> &Arc<Watched> {
@@ -184,7 +183,6 @@ impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGuard")
             .field("key", &self.key)
-            .field("owner", &self.owner)
             .field("remaining", &self.remaining())
             .finish()
     }

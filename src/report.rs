@@ -145,7 +145,7 @@ pub enum Outcome {
 
 impl Report {
     pub(crate) fn new(round: &Round, nodes: &[Node]) -> Self {
-        let nodes = round.votes().iter().zip(nodes).map(|(vote, node)| NodeReport::new(vote, node));
+        let nodes = round.votes().zip(nodes).map(|(vote, node)| NodeReport::new(vote, node));
         Self { needed: round.quorum().needed(), nodes: nodes.collect() }
     }
 
@@ -191,8 +191,8 @@ impl Report {
 }
 
 impl NodeReport {
-    fn new(vote: &Vote, node: &Node) -> Self {
-        let outcome = vote.reply.as_ref().map_or(Outcome::Pending, Outcome::new);
+    fn new(vote: Vote<'_>, node: &Node) -> Self {
+        let outcome = vote.reply.map_or(Outcome::Pending, Outcome::new);
         Self { address: node.address().clone(), outcome, elapsed: vote.elapsed }
     }
 }

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
-use smallvec::SmallVec;
 
 use crate::protocol::debt::Debt;
 use crate::protocol::message::{ConnectionId, Operation, Reply};
@@ -41,7 +40,8 @@ pub(crate) struct Delivery {
     pub(crate) at: Instant,
 }
 
-/// Answers that wait for their driver. Bounded by the calls that the driver has made.
+/// Answers that wait for their driver. Bounded by the calls that the driver has made. Small while there are none: every held
+/// lock has one.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     news: Mutex<News>,
@@ -52,8 +52,8 @@ pub(crate) struct Mailbox {
 /// What has come since the last look.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    pub(crate) deliveries: SmallVec<[Delivery; 4]>,
-    pub(crate) signals: Signals,
+    pub(crate) deliveries: Vec<Delivery>,
+    pub(crate) signals: Option<Box<Signals>>,
 }
 
 /// What a waiter in line is told besides answers.
@@ -82,7 +82,7 @@ impl Mailbox {
 
     /// Tells the waiter something and wakes it.
     pub(crate) fn signal(&self, tell: impl FnOnce(&mut Signals)) {
-        tell(&mut self.lock().signals);
+        tell(self.lock().signals.get_or_insert_default());
         self.waker.wake();
     }
 
@@ -90,14 +90,14 @@ impl Mailbox {
     pub(crate) fn poll_news(&self, cx: &mut Context<'_>) -> Poll<News> {
         self.waker.register(cx.waker());
         let mut news = self.lock();
-        if news.deliveries.is_empty() && news.signals == Signals::default() {
+        if news.deliveries.is_empty() && news.signals.is_none() {
             return Poll::Pending;
         }
         Poll::Ready(std::mem::take(&mut *news))
     }
 
     /// Takes all answers out; pending while there is none. Only one task may poll at a time.
-    pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<SmallVec<[Delivery; 4]>> {
+    pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Vec<Delivery>> {
         self.waker.register(cx.waker());
         let deliveries = self.take();
         if deliveries.is_empty() { Poll::Pending } else { Poll::Ready(deliveries) }
@@ -110,7 +110,7 @@ impl Mailbox {
     }
 
     /// Takes all answers that are there.
-    pub(crate) fn take(&self) -> SmallVec<[Delivery; 4]> {
+    pub(crate) fn take(&self) -> Vec<Delivery> {
         std::mem::take(&mut self.lock().deliveries)
     }
 

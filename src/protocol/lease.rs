@@ -189,7 +189,7 @@ pub struct Lease {
     voted_by: Option<NodeId>,
     /// The claim failed, and what is open on that node is the waiter's, as soon as it takes it.
     surrenders: bool,
-    patience: Option<Patience>,
+    patience: Option<Box<Patience>>,
 }
 
 impl Lease {
@@ -242,7 +242,7 @@ impl Lease {
         }
         let started = self.round.started();
         let deadline = started.after(self.terms.reply_timeout);
-        self.patience = patient.then(|| Patience::new(self.terms.quorum, started, deadline));
+        self.patience = patient.then(|| Box::new(Patience::new(self.terms.quorum, started, deadline)));
         self
     }
 
@@ -371,7 +371,7 @@ impl Lease {
     /// When the current round stops waiting for answers, or asks a node again; `None` once it is decided.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deadline = self.reply_deadline()?;
-        let again = self.patience.as_ref().and_then(Patience::poll_timeout);
+        let again = self.patience.as_ref().and_then(|patience| patience.poll_timeout());
         Some(again.map_or(deadline, |again| again.min(deadline)))
     }
 
@@ -417,7 +417,7 @@ impl Lease {
     }
 
     /// The votes of the current round, in the order of the nodes.
-    pub fn votes(&self) -> &[Vote] {
+    pub fn votes(&self) -> impl Iterator<Item = Vote<'_>> {
         self.round.votes()
     }
 
@@ -492,7 +492,7 @@ impl Lease {
         if remaining < self.terms.min_validity || remaining.is_zero() {
             return self.fail(Failure::Exhausted { remaining });
         }
-        let granted = self.round.votes().iter().filter(|vote| vote.reply == Some(Reply::Granted));
+        let granted = self.round.votes().filter(|vote| vote.reply == Some(&Reply::Granted));
         self.round_trip = granted.map(|vote| vote.elapsed).max().unwrap_or_default();
         self.phase = Phase::Held(validity);
         self.event = Some(Event::Held(validity));

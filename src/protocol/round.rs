@@ -21,12 +21,30 @@ pub enum Verdict {
 }
 
 /// One node's part in a round.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Vote {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Vote<'a> {
     /// What the node answered; `None` while it is asked.
-    pub reply: Option<Reply>,
-    /// When the answer was there, from the start of the round.
+    pub reply: Option<&'a Reply>,
+    /// When the answer was there, from the start of the round, to the microsecond.
     pub elapsed: Duration,
+}
+
+/// A vote as it is kept. Nearly all are one of a few plain words, and a client may keep those of a hundred thousand leases.
+#[derive(Clone, Copy, Default, Debug)]
+struct Cast {
+    word: Word,
+    micros: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Word {
+    #[default]
+    Pending,
+    Granted,
+    Absent,
+    NotOurs,
+    /// It is in [`Round::others`].
+    Other,
 }
 
 /// One request to all nodes and its votes. Upholds rule 6: decided at the earliest moment, and the verdict never
@@ -36,7 +54,8 @@ pub struct Round {
     quorum: Quorum,
     started: Instant,
     verdict: Verdict,
-    votes: Box<[Vote]>,
+    votes: Box<[Cast]>,
+    others: Vec<(NodeId, Reply)>,
 }
 
 impl Round {
@@ -46,7 +65,8 @@ impl Round {
             quorum,
             started,
             verdict: Verdict::Pending,
-            votes: vec![Vote::default(); quorum.nodes()].into_boxed_slice(),
+            votes: vec![Cast::default(); quorum.nodes()].into_boxed_slice(),
+            others: Vec::new(),
         }
     }
 
@@ -54,7 +74,8 @@ impl Round {
     pub fn restart(&mut self, started: Instant) {
         self.started = started;
         self.verdict = Verdict::Pending;
-        self.votes.fill(Vote::default());
+        self.votes.fill(Cast::default());
+        self.others = Vec::new();
     }
 
     /// When the round's clock was started.
@@ -73,8 +94,39 @@ impl Round {
     }
 
     /// The votes, in the order of the nodes.
-    pub fn votes(&self) -> &[Vote] {
-        &self.votes
+    pub fn votes(&self) -> impl Iterator<Item = Vote<'_>> {
+        (0..self.votes.len()).filter_map(|index| self.vote(NodeId::new(index)))
+    }
+
+    /// One node's vote; `None` where there is no such node.
+    pub fn vote(&self, node: NodeId) -> Option<Vote<'_>> {
+        let cast = self.votes.get(node.index())?;
+        let reply = match cast.word {
+            Word::Pending => None,
+            Word::Granted => Some(&Reply::Granted),
+            Word::Absent => Some(&Reply::Absent),
+            Word::NotOurs => Some(&Reply::NotOurs),
+            Word::Other => self.others.iter().find(|(other, _)| *other == node).map(|(_, reply)| reply),
+        };
+        Some(Vote { reply, elapsed: Duration::from_micros(u64::from(cast.micros)) })
+    }
+
+    fn cast(&mut self, node: NodeId, reply: Reply, elapsed: Duration) {
+        let Some(cast) = self.votes.get_mut(node.index()) else { return };
+        let micros = u32::try_from(elapsed.as_micros()).unwrap_or(u32::MAX);
+        let word = match &reply {
+            Reply::Granted => Word::Granted,
+            Reply::Absent => Word::Absent,
+            Reply::NotOurs => Word::NotOurs,
+            _ => Word::Other,
+        };
+        if cast.word == Word::Other {
+            self.others.retain(|(other, _)| *other != node);
+        }
+        *cast = Cast { word, micros };
+        if word == Word::Other {
+            self.others.push((node, reply));
+        }
     }
 
     /// Takes in one node's vote. A node has one vote: of two answers the first counts, except that any answer
@@ -82,11 +134,11 @@ impl Round {
     ///
     /// Returns whether this vote brought the verdict.
     pub fn record(&mut self, node: NodeId, reply: Reply, at: Instant) -> bool {
-        let Some(vote) = self.votes.get_mut(node.index()) else { return false };
+        let Some(vote) = self.vote(node) else { return false };
         if !matches!(vote.reply, None | Some(Reply::Unknown(_))) {
             return false;
         }
-        *vote = Vote { reply: Some(reply), elapsed: at.since(self.started) };
+        self.cast(node, reply, at.since(self.started));
         self.decide()
     }
 
@@ -94,8 +146,10 @@ impl Round {
     /// verdict; afterwards the round is decided.
     pub fn expire(&mut self, now: Instant) -> bool {
         let elapsed = now.since(self.started);
-        for vote in self.votes.iter_mut().filter(|vote| vote.reply.is_none()) {
-            *vote = Vote { reply: Some(Reply::Unknown(Unknown::Timeout(elapsed))), elapsed };
+        for index in 0..self.votes.len() {
+            if self.votes[index].word == Word::Pending {
+                self.cast(NodeId::new(index), Reply::Unknown(Unknown::Timeout(elapsed)), elapsed);
+            }
         }
         self.decide()
     }
@@ -116,7 +170,7 @@ impl Round {
     }
 
     fn count(&self, counts: impl Fn(Option<&Reply>) -> bool) -> usize {
-        self.votes.iter().filter(|vote| counts(vote.reply.as_ref())).count()
+        self.votes().filter(|vote| counts(vote.reply)).count()
     }
 
     /// How many nodes granted.
@@ -152,7 +206,7 @@ impl Round {
         let silent = self.count(|reply| {
             !matches!(reply, Some(Reply::Granted | Reply::Held(_) | Reply::Absent | Reply::NotOurs))
         });
-        let mut values = self.votes.iter().filter_map(|vote| match &vote.reply {
+        let mut values = self.votes().filter_map(|vote| match vote.reply {
             Some(Reply::Held(holder)) => Some(&holder.value),
             _ => None,
         });
@@ -181,7 +235,7 @@ impl Round {
 
     /// The shortest remaining life of the key among the nodes that told, which is when asking again may help.
     pub fn shortest_remaining(&self) -> Option<Duration> {
-        let remaining = self.votes.iter().filter_map(|vote| match &vote.reply {
+        let remaining = self.votes().filter_map(|vote| match vote.reply {
             Some(Reply::Held(holder)) => holder.remaining,
             _ => None,
         });

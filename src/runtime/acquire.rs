@@ -166,7 +166,7 @@ async fn attempt(
         Some(lines) => lease.with_lines(lines),
         None => lease,
     };
-    let mut driver = Driver::start(lease, shared.nodes.clone(), shared.clock.clone());
+    let mut driver = Driver::start(lease, shared.clone());
     let event = driver.event().await;
     // No lock is born on a client that closes. And without the client's tasks, which end with its runtime, waiting would
     // never help.

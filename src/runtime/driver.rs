@@ -4,15 +4,14 @@
 //! releases what was set: that one `Drop` is all of cancel safety, because the nodes own every call they admitted, and
 //! the debts that travel with the releases outlive everybody.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::term::Watched;
 use crate::clock::Clock;
-use crate::node::{Delivery, Mailbox, Node, Registered, Request};
+use crate::node::{Delivery, Mailbox, Registered, Request};
 use crate::protocol::debt::Doubt;
 use crate::protocol::lease::{CallId, Event, Lease, Send};
 use crate::protocol::message::{ConnectionId, NotSent, Operation, Reply};
@@ -20,26 +19,43 @@ use crate::protocol::quorum::NodeId;
 use crate::protocol::round::Round;
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
+use crate::shared::Shared;
 
 /// A lease and its calls in flight.
-#[derive(Debug)]
 pub(crate) struct Driver {
     lease: Box<Lease>,
-    mailbox: Arc<Mailbox>,
-    nodes: Arc<[Node]>,
-    clock: Clock,
+    /// There is none while nothing of this lease is under way in it.
+    mailbox: Option<Arc<Mailbox>>,
     watched: Arc<Watched>,
     /// Where the owner stood in line: until its releases have been handed to the nodes, it is listened for.
-    registered: Option<Registered>,
+    registered: Option<Box<Registered>>,
+    shared: Arc<Shared>,
 }
 
 impl Driver {
     /// Starts what the lease wants started.
-    pub(crate) fn start(lease: Lease, nodes: Arc<[Node]>, clock: Clock) -> Self {
+    pub(crate) fn start(lease: Lease, shared: Arc<Shared>) -> Self {
         let (lease, watched) = (Box::new(lease), Arc::default());
-        let mut driver = Self { lease, mailbox: Mailbox::new(), nodes, clock, watched, registered: None };
+        let mut driver = Self { lease, mailbox: Some(Mailbox::new()), watched, registered: None, shared };
         driver.pump();
         driver
+    }
+
+    fn mailbox(&mut self) -> Arc<Mailbox> {
+        self.mailbox.get_or_insert_with(Mailbox::new).clone()
+    }
+
+    /// Takes in what has been answered, and gives up the mailbox where no call is left that has one. Returns whether that is
+    /// so: then none is left either that might be sent in a second form behind a release (rule 2).
+    pub(crate) fn rest(&mut self) -> bool {
+        // A call lets go of the mailbox after it has delivered its answer, and taking one in may lead to more calls.
+        let alone = |mailbox: &Arc<Mailbox>| Arc::strong_count(mailbox) == 1;
+        let idle = self.mailbox.as_ref().is_none_or(alone);
+        self.take_answers();
+        if idle && self.mailbox.as_ref().is_none_or(alone) {
+            self.mailbox = None;
+        }
+        self.mailbox.is_none()
     }
 
     /// The lease, to look at.
@@ -50,11 +66,13 @@ impl Driver {
     /// The current round with everything that has been answered so far, taken in or not.
     pub(crate) fn round(&self) -> Round {
         let mut round = self.lease.round().clone();
-        self.mailbox.look(|delivery| {
-            if CallId(delivery.call as u32) == self.lease.call() {
-                round.record(delivery.node, delivery.reply.clone(), delivery.at);
-            }
-        });
+        if let Some(mailbox) = &self.mailbox {
+            mailbox.look(|delivery| {
+                if CallId(delivery.call as u32) == self.lease.call() {
+                    round.record(delivery.node, delivery.reply.clone(), delivery.at);
+                }
+            });
+        }
         round
     }
 
@@ -65,41 +83,39 @@ impl Driver {
 
     /// Keeps the owner listened for as long as the driver lives.
     pub(crate) fn listen(&mut self, registered: Option<Registered>) {
-        self.registered = registered;
+        self.registered = registered.map(Box::new);
     }
 
     /// After a failed claim: what is open on the node that had voted. It is the waiter's from now on, under another
     /// owner; this one is not sent again in any form.
     pub(crate) fn surrender(&mut self) -> Doubt {
         self.take_answers();
-        self.mailbox.end();
+        self.mailbox().end();
         self.lease.surrender().unwrap_or_default()
     }
 
     /// Changes the lease and starts what follows.
     pub(crate) fn mutate(&mut self, change: impl FnOnce(&mut Lease, &Clock)) {
-        change(&mut self.lease, &self.clock);
+        change(&mut self.lease, &self.shared.clock);
         self.pump();
     }
 
     /// Begins an extension whose commands go out together with those of other leases: each is given to `bundle`, and what
     /// becomes of it comes back by [`Driver::sent`] and [`Driver::answered`]. What else follows starts as ever.
     pub(crate) fn extend_in_company(&mut self, ttl: Ttl, now: Instant, bundle: impl FnMut(Send)) {
-        self.take_answers();
+        self.rest();
         self.lease.extend(ttl, now);
         self.pump_but(Some(bundle));
     }
 
     /// What became of a bundled command at a node's door.
     pub(crate) fn sent(&mut self, node: NodeId, call: CallId, admitted: Result<ConnectionId, NotSent>) {
-        let now = self.clock.now();
-        self.mutate(|lease, _| lease.handle_sent(node, call, admitted, now));
+        self.mutate(|lease, clock| lease.handle_sent(node, call, admitted, clock.now()));
     }
 
     /// The answer to a bundled command.
     pub(crate) fn answered(&mut self, node: NodeId, call: CallId, connection: ConnectionId, reply: Reply) {
-        let now = self.clock.now();
-        self.mutate(|lease, _| lease.handle_reply(node, call, false, connection, reply, now));
+        self.mutate(|lease, clock| lease.handle_reply(node, call, false, connection, reply, clock.now()));
     }
 
     /// What happened, once.
@@ -120,17 +136,18 @@ impl Driver {
             }
             let Some(deadline) = self.lease.poll_timeout() else {
                 // Nothing is under way that could bring an event; only answers that change the report.
-                let deliveries = poll_fn(|cx| self.mailbox.poll_take(cx)).await;
+                let mailbox = self.mailbox();
+                let deliveries = poll_fn(|cx| mailbox.poll_take(cx)).await;
                 self.handle(deliveries);
                 continue;
             };
-            let clock = self.clock.clone();
+            let (mailbox, clock) = (self.mailbox(), self.shared.clock.clone());
             let mut timeout = pin!(clock.sleep_until(deadline));
             // The timer is made once per deadline, not once per answer.
             while self.lease.poll_timeout() == Some(deadline) {
                 tokio::select! {
                     biased;
-                    deliveries = poll_fn(|cx| self.mailbox.poll_take(cx)) => self.handle(deliveries),
+                    deliveries = poll_fn(|cx| mailbox.poll_take(cx)) => self.handle(deliveries),
                     () = &mut timeout => self.mutate(|lease, clock| lease.handle_timeout(clock.now())),
                 }
             }
@@ -139,16 +156,18 @@ impl Driver {
 
     /// Takes in what has been answered, without waiting.
     pub(crate) fn take_answers(&mut self) {
-        let deliveries = self.mailbox.take();
-        self.handle(deliveries);
+        if let Some(mailbox) = &self.mailbox {
+            let deliveries = mailbox.take();
+            self.handle(deliveries);
+        }
     }
 
-    fn handle(&mut self, deliveries: SmallVec<[Delivery; 4]>) {
+    fn handle(&mut self, deliveries: Vec<Delivery>) {
         for delivery in deliveries {
             let Delivery { node, call, creates, connection, reply, at } = delivery;
             tracing::debug!(%node, key = %self.lease.key(), ?reply, at = ?at, "vote");
             // The moment of reading, not of arrival: validity is checked after the last needed reply was read (rule 1).
-            self.lease.handle_reply(node, CallId(call as u32), creates, connection, reply, self.clock.now());
+            self.lease.handle_reply(node, CallId(call as u32), creates, connection, reply, self.shared.clock.now());
             self.pump();
         }
     }
@@ -166,18 +185,14 @@ impl Driver {
                 bundle(send);
                 continue;
             }
+            let mailbox = self.mailbox();
             if send.operation.releases() {
-                self.mailbox.end();
+                mailbox.end();
             }
-            let Some(node) = self.nodes.get(send.node.index()) else { continue };
-            let request = Request {
-                operation: send.operation,
-                debt: send.debt,
-                mailbox: self.mailbox.clone(),
-                call: u64::from(send.call.0),
-            };
-            let admitted = node.send(request);
-            self.lease.handle_sent(send.node, send.call, admitted, self.clock.now());
+            let Some(node) = self.shared.nodes.get(send.node.index()) else { continue };
+            let (operation, debt, call) = (send.operation, send.debt, u64::from(send.call.0));
+            let admitted = node.send(Request { operation, debt, mailbox, call });
+            self.lease.handle_sent(send.node, send.call, admitted, self.shared.clock.now());
         }
     }
 }
@@ -186,5 +201,11 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.take_answers();
         self.mutate(|lease, clock| lease.abandon(clock.now()));
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("lease", &self.lease).finish_non_exhaustive()
     }
 }

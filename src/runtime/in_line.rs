@@ -179,19 +179,20 @@ impl InLine<'_> {
             }
             self.waiter.handle_reply(delivery.call as u32, delivery.connection, delivery.reply, now);
         }
-        if news.signals.woken {
+        let Some(signals) = news.signals else { return };
+        if signals.woken {
             self.waiter.handle_wake();
         }
-        if let Some(leads) = news.signals.leads {
+        if let Some(leads) = signals.leads {
             match leads {
                 Some(look) => self.waiter.take_lead(look, now),
                 None => self.waiter.set_leads(false, now),
             }
         }
-        if news.signals.nudged {
+        if signals.nudged {
             self.waiter.handle_nudge(now);
         }
-        for node in news.signals.usable {
+        for node in signals.usable {
             self.waiter.handle_usable(node, now);
         }
     }
@@ -231,7 +232,7 @@ impl InLine<'_> {
         let lease = Lease::acquire(terms, key, owner, Asking::Claim, self.now());
         let lease =
             self.request.limited(lease).with_lines(self.lines).voted_by(node, self.waiter.doubt(), patient);
-        let mut driver = Driver::start(lease, self.shared.nodes.clone(), self.shared.clock.clone());
+        let mut driver = Driver::start(lease, self.shared.clone());
         driver.listen(self.registered.take());
         let event = {
             let mut event = pin!(driver.event());

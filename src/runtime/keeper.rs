@@ -7,10 +7,11 @@
 //! or has let go of it, nothing that extends it can follow its release (rule 2); and a guard's word that the lease is
 //! over stands before the keeper has heard it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rand::random;
 use tokio::sync::{mpsc, oneshot};
@@ -35,6 +36,9 @@ const MOST_UNDER_WAY: usize = 2_000;
 
 /// Most extensions that are begun in one go, before other tasks get their turn.
 const MOST_AT_ONCE: usize = 4 * MOST_EXTENSIONS;
+
+/// By then the nodes that a new lease did not wait for have answered, or are in trouble.
+const FRESH: Duration = Duration::from_millis(250);
 
 /// Names a kept lease.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -173,6 +177,8 @@ pub(crate) async fn run(
         under_way: BTreeSet::new(),
         bundles: HashMap::new(),
         next_bundle: 0,
+        asked: HashMap::new(),
+        fresh: VecDeque::new(),
         closed: false,
     };
     loop {
@@ -212,6 +218,10 @@ struct Work {
     /// Whose commands a call carries, in their order.
     bundles: HashMap<u64, Vec<(LeaseId, CallId)>>,
     next_bundle: u64,
+    /// What guards asked for: an extension by so much, and whom to tell how it ended.
+    asked: HashMap<LeaseId, (Ttl, oneshot::Sender<Event>)>,
+    /// Leases that may still have answers to their acquire or healing to come, and when to look.
+    fresh: VecDeque<(Instant, LeaseId)>,
     closed: bool,
 }
 
@@ -221,8 +231,6 @@ struct Entry {
     counted: Counted,
     keep: Keep,
     waits: Waits,
-    /// The guard asks for this one, and is told how it ended.
-    asked: Option<(Ttl, oneshot::Sender<Event>)>,
 }
 
 /// What a lease waits for.
@@ -238,27 +246,26 @@ impl Work {
     fn take_order(&mut self, order: Order) {
         match order {
             Order::Keep { id, kept, counted, keep } => {
-                let entry = Entry { kept, counted, keep, waits: Waits::Guard, asked: None };
-                self.leases.insert(id, entry);
+                self.leases.insert(id, Entry { kept, counted, keep, waits: Waits::Guard });
+                self.fresh.push_back((self.clock.now().after(FRESH), id));
                 if self.closed {
                     return self.end(id);
                 }
                 self.settle(id);
             }
             Order::Extend { id, ttl, told } => {
-                let Some(entry) = self.leases.get_mut(&id) else { return };
-                entry.asked = Some((ttl, told));
-                self.wait(id, Waits::Due(Instant::default()));
+                if self.leases.contains_key(&id) {
+                    self.asked.insert(id, (ttl, told));
+                    self.wait(id, Waits::Due(Instant::default()));
+                }
             }
             Order::GiveBack { id, to } => {
-                self.wait(id, Waits::Guard);
-                if let Some(entry) = self.leases.remove(&id) {
+                if let Some(entry) = self.forget(id) {
                     let _ = to.send(entry.counted);
                 }
             }
             Order::LetGo { id } => {
-                self.wait(id, Waits::Guard);
-                if let Some(entry) = self.leases.remove(&id) {
+                if let Some(entry) = self.forget(id) {
                     // The releases are with the nodes before the client counts one lease less.
                     drop(entry.kept.lock().take());
                     drop(entry.counted);
@@ -273,11 +280,17 @@ impl Work {
         }
     }
 
+    fn forget(&mut self, id: LeaseId) -> Option<Entry> {
+        self.wait(id, Waits::Guard);
+        self.asked.remove(&id);
+        self.leases.remove(&id)
+    }
+
     /// Ends a lease because the client closes. Its guard may still ask what became of it.
     fn end(&mut self, id: LeaseId) {
         self.wait(id, Waits::Guard);
-        let Some(entry) = self.leases.get_mut(&id) else { return };
-        entry.asked = None;
+        self.asked.remove(&id);
+        let Some(entry) = self.leases.get(&id) else { return };
         if let Some(driver) = entry.kept.lock().as_mut() {
             driver.watched().over(Lost::Closed);
             driver.take_answers();
@@ -325,6 +338,10 @@ impl Work {
             }
             self.settle(id);
         }
+        while let Some((_, id)) = self.fresh.front().copied().filter(|(at, _)| *at <= now) {
+            self.fresh.pop_front();
+            self.rest(id, now);
+        }
         let mut bundles = BTreeMap::new();
         let (mut begun, mut first) = (0, true);
         while begun < MOST_AT_ONCE && self.under_way.len() < MOST_UNDER_WAY {
@@ -342,10 +359,20 @@ impl Work {
         begun == MOST_AT_ONCE
     }
 
+    /// Lets a lease do without what it needs only while its first answers come in.
+    fn rest(&mut self, id: LeaseId, now: Instant) {
+        let Some(entry) = self.leases.get(&id) else { return };
+        let rests = entry.kept.lock().as_mut().is_none_or(Driver::rest);
+        if !rests {
+            self.fresh.push_back((now.after(FRESH), id));
+        }
+        self.settle(id);
+    }
+
     /// Begins one extension.
     fn begin(&mut self, id: LeaseId, now: Instant, bundles: &mut Bundles) {
         let Some(entry) = self.leases.get(&id) else { return };
-        let ttl = entry.asked.as_ref().map_or(entry.keep.ttl(), |(ttl, _)| *ttl);
+        let ttl = self.asked.get(&id).map_or(entry.keep.ttl(), |(ttl, _)| *ttl);
         if let Some(driver) = entry.kept.lock().as_mut() {
             driver.extend_in_company(ttl, now, |send| {
                 if let Operation::Extend { key, owner, ttl } = send.operation {
@@ -416,7 +443,7 @@ impl Work {
                     // A kept lease was held before, and is released elsewhere.
                     Event::Held(_) | Event::Failed(_) | Event::Released(_) => {}
                 }
-                if let Some((_, told)) = entry.asked.take() {
+                if let Some((_, told)) = self.asked.remove(&id) {
                     let _ = told.send(event);
                 }
             }
@@ -450,7 +477,7 @@ impl Work {
     /// When there is something to do, if nothing happens before.
     fn wake(&self) -> Instant {
         let due = self.due.first().filter(|_| self.under_way.len() < MOST_UNDER_WAY);
-        let moments = due.into_iter().chain(self.under_way.first()).map(|(at, _)| *at);
+        let moments = due.into_iter().chain(self.under_way.first()).chain(self.fresh.front()).map(|(at, _)| *at);
         moments.min().unwrap_or(Instant::FAR_FUTURE)
     }
 }
@@ -464,4 +491,13 @@ fn together(mut extensions: Vec<Extension>) -> Option<Operation> {
         return extensions.pop().map(Operation::from);
     }
     Extensions::new(extensions).map(|extensions| Operation::ExtendAll { extensions })
+}
+#[cfg(test)]
+mod sizes {
+    #[test]
+    fn sizes() {
+        use super::*;
+        eprintln!("lease {} vote {} reply {} doubt {} driver {} mailbox {} delivery {} entry {} guard {} watched {} round {}", size_of::<crate::protocol::lease::Lease>(), size_of::<crate::protocol::round::Vote>(), size_of::<Reply>(), size_of::<crate::protocol::debt::Doubt>(), size_of::<Driver>(), size_of::<Mailbox>(), size_of::<crate::node::Delivery>(), size_of::<Entry>(), size_of::<crate::LockGuard>(), size_of::<Watched>(), size_of::<Round>());
+        eprintln!("kept {} held {} patience event {} clock {} terms {}", size_of::<Kept>(), size_of::<Held>(), size_of::<Event>(), size_of::<Clock>(), size_of::<crate::protocol::lease::Terms>());
+    }
 }

@@ -79,9 +79,9 @@ impl Lease {
 
     /// Sets the key again where it is missing, now that a quorum was confirmed (rule 7).
     fn heal(&mut self, ttl: Ttl) {
-        let votes = self.round.votes().iter().enumerate();
+        let votes = self.round.votes().enumerate();
         let mut missing = NodeSet::EMPTY;
-        for (index, _) in votes.filter(|(_, vote)| vote.reply == Some(Reply::Absent)) {
+        for (index, _) in votes.filter(|(_, vote)| vote.reply == Some(&Reply::Absent)) {
             missing.insert(NodeId::new(index));
         }
         self.request = Request::Heal(ttl);
