@@ -181,9 +181,6 @@ impl LockGuard {
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockGuard")
-            .field("key", &self.key)
-            .field("remaining", &self.remaining())
-            .finish()
+        f.debug_struct("LockGuard").field("key", &self.key).field("remaining", &self.remaining()).finish()
     }
 }

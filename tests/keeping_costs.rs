@@ -31,13 +31,13 @@ fn resident() -> u64 {
     kib.and_then(|kib| kib.parse::<u64>().ok()).expect("a number of KiB") * 1024
 }
 
-async fn take(redlock: &Redlock, prefix: &'static str, locks: u64) -> Vec<LockGuard> {
+async fn take(redlock: &Redlock, prefix: &'static str, locks: u64) -> Vec<Vec<LockGuard>> {
     const TASKS: u64 = 64;
     let next = Arc::new(AtomicU64::new(0));
     let tasks = (0..TASKS).map(|_| {
         let (redlock, next) = (redlock.clone(), next.clone());
         tokio::spawn(async move {
-            let mut guards = Vec::with_capacity(locks.div_ceil(TASKS) as usize + 16);
+            let mut guards = Vec::new();
             loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 if i >= locks {
@@ -47,9 +47,9 @@ async fn take(redlock: &Redlock, prefix: &'static str, locks: u64) -> Vec<LockGu
             }
         })
     });
-    let mut guards = Vec::with_capacity(locks as usize);
+    let mut guards = Vec::new();
     for task in tasks.collect::<Vec<_>>() {
-        guards.extend(task.await.expect("no panic"));
+        guards.push(task.await.expect("no panic"));
     }
     guards
 }
@@ -60,8 +60,10 @@ async fn keep(locks: u64, ttl: Duration) {
     let redlock = Redlock::builder().nodes(cluster.urls()).ttl(ttl).build().await.expect("nodes");
     all_vote(&redlock).await;
     // Buffers and the allocator's arenas take their size at first.
-    drop(take(&redlock, "warm-", 64).await);
-    tokio::time::sleep(ttl / 2).await;
+    for _ in 0..10 {
+        drop(take(&redlock, "warm-", 200).await);
+    }
+    eventually(SOON, "no key is left", || keys_left(&cluster) == 0).await;
     let before = resident();
 
     let started = Instant::now();
@@ -76,7 +78,7 @@ async fn keep(locks: u64, ttl: Duration) {
     let asked: Vec<_> = cluster.iter().map(scripts).collect();
     for _ in 0..3 {
         tokio::time::sleep(ttl).await;
-        let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+        let lost = guards.iter().flatten().filter(|guard| !guard.is_valid()).count();
         assert_eq!(lost, 0, "of {locks} locks");
         most = most.max(resident());
     }
@@ -84,7 +86,8 @@ async fn keep(locks: u64, ttl: Duration) {
     let each = most.saturating_sub(before) / locks;
     // Each is extended three times in a TTL at least.
     let extensions = (9 * locks) as f64;
-    let requests = cluster.iter().zip(&asked).map(|(server, before)| (scripts(server) - before) as f64 / extensions);
+    let requests =
+        cluster.iter().zip(&asked).map(|(server, before)| (scripts(server) - before) as f64 / extensions);
     let requests = requests.fold(0.0, f64::max);
     println!(
         "{locks} locks taken in {taken:.1?} and kept for three TTLs of {ttl:?}: none lost, {each} bytes each, \

@@ -167,7 +167,14 @@ impl Driver {
             let Delivery { node, call, creates, connection, reply, at } = delivery;
             tracing::debug!(%node, key = %self.lease.key(), ?reply, at = ?at, "vote");
             // The moment of reading, not of arrival: validity is checked after the last needed reply was read (rule 1).
-            self.lease.handle_reply(node, CallId(call as u32), creates, connection, reply, self.shared.clock.now());
+            self.lease.handle_reply(
+                node,
+                CallId(call as u32),
+                creates,
+                connection,
+                reply,
+                self.shared.clock.now(),
+            );
             self.pump();
         }
     }

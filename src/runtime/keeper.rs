@@ -37,8 +37,11 @@ const MOST_UNDER_WAY: usize = 2_000;
 /// Most extensions that are begun in one go, before other tasks get their turn.
 const MOST_AT_ONCE: usize = 4 * MOST_EXTENSIONS;
 
-/// By then the nodes that a new lease did not wait for have answered, or are in trouble.
-const FRESH: Duration = Duration::from_millis(250);
+/// By then the nodes that a new lease did not wait for have usually answered.
+const FRESH: Duration = Duration::from_millis(10);
+
+/// Otherwise it is looked at again after this, until their connections are given up.
+const STALE: Duration = Duration::from_millis(250);
 
 /// Names a kept lease.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -179,6 +182,7 @@ pub(crate) async fn run(
         next_bundle: 0,
         asked: HashMap::new(),
         fresh: VecDeque::new(),
+        stale: VecDeque::new(),
         closed: false,
     };
     loop {
@@ -222,6 +226,7 @@ struct Work {
     asked: HashMap<LeaseId, (Ttl, oneshot::Sender<Event>)>,
     /// Leases that may still have answers to their acquire or healing to come, and when to look.
     fresh: VecDeque<(Instant, LeaseId)>,
+    stale: VecDeque<(Instant, LeaseId)>,
     closed: bool,
 }
 
@@ -338,8 +343,12 @@ impl Work {
             }
             self.settle(id);
         }
-        while let Some((_, id)) = self.fresh.front().copied().filter(|(at, _)| *at <= now) {
-            self.fresh.pop_front();
+        let is_due = |queue: &VecDeque<(Instant, LeaseId)>| queue.front().is_some_and(|(at, _)| *at <= now);
+        while let Some((_, id)) = match is_due(&self.fresh) {
+            true => self.fresh.pop_front(),
+            false if is_due(&self.stale) => self.stale.pop_front(),
+            false => None,
+        } {
             self.rest(id, now);
         }
         let mut bundles = BTreeMap::new();
@@ -364,7 +373,7 @@ impl Work {
         let Some(entry) = self.leases.get(&id) else { return };
         let rests = entry.kept.lock().as_mut().is_none_or(Driver::rest);
         if !rests {
-            self.fresh.push_back((now.after(FRESH), id));
+            self.stale.push_back((now.after(STALE), id));
         }
         self.settle(id);
     }
@@ -477,7 +486,12 @@ impl Work {
     /// When there is something to do, if nothing happens before.
     fn wake(&self) -> Instant {
         let due = self.due.first().filter(|_| self.under_way.len() < MOST_UNDER_WAY);
-        let moments = due.into_iter().chain(self.under_way.first()).chain(self.fresh.front()).map(|(at, _)| *at);
+        let moments = due
+            .into_iter()
+            .chain(self.under_way.first())
+            .chain(self.fresh.front())
+            .chain(self.stale.front())
+            .map(|(at, _)| *at);
         moments.min().unwrap_or(Instant::FAR_FUTURE)
     }
 }
@@ -491,13 +505,4 @@ fn together(mut extensions: Vec<Extension>) -> Option<Operation> {
         return extensions.pop().map(Operation::from);
     }
     Extensions::new(extensions).map(|extensions| Operation::ExtendAll { extensions })
-}
-#[cfg(test)]
-mod sizes {
-    #[test]
-    fn sizes() {
-        use super::*;
-        eprintln!("lease {} vote {} reply {} doubt {} driver {} mailbox {} delivery {} entry {} guard {} watched {} round {}", size_of::<crate::protocol::lease::Lease>(), size_of::<crate::protocol::round::Vote>(), size_of::<Reply>(), size_of::<crate::protocol::debt::Doubt>(), size_of::<Driver>(), size_of::<Mailbox>(), size_of::<crate::node::Delivery>(), size_of::<Entry>(), size_of::<crate::LockGuard>(), size_of::<Watched>(), size_of::<Round>());
-        eprintln!("kept {} held {} patience event {} clock {} terms {}", size_of::<Kept>(), size_of::<Held>(), size_of::<Event>(), size_of::<Clock>(), size_of::<crate::protocol::lease::Terms>());
-    }
 }
