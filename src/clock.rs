@@ -84,6 +84,33 @@ impl Clock {
     }
 }
 
+impl Clock {
+    /// What tells this clock from those of other machines, and of other starts of this one; `None` where nothing does. Two
+    /// clocks of the same identity show the same time.
+    pub(crate) fn identity(&self) -> Option<String> {
+        match self {
+            Self::System(_) => system_identity(),
+            Self::Tokio(origin) => Some(format!("tokio {origin:?}")),
+            #[cfg(feature = "testing")]
+            Self::Manual(manual) => Some(format!("manual {:p}", std::sync::Arc::as_ptr(&manual.now))),
+        }
+    }
+}
+
+/// The start of the machine, and the namespace of its clocks: containers may shift them.
+#[cfg(target_os = "linux")]
+fn system_identity() -> Option<String> {
+    let start = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    // Kernels without such namespaces have one clock for all.
+    let namespace = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    Some(format!("{} {}", start.trim(), namespace.display()))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn system_identity() -> Option<String> {
+    None
+}
+
 /// Tokio's sleep, also for a future that some other executor polls.
 fn sleep_on(runtime: &Handle, duration: Duration) -> tokio::time::Sleep {
     let _inside = Handle::try_current().is_err().then(|| runtime.enter());

@@ -7,6 +7,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::node::redis::address::AddressError;
+use crate::parts::LockParts;
 use crate::protocol::validity::TtlError;
 use crate::report::Report;
 use crate::runtime::term::Lost;
@@ -172,6 +173,9 @@ pub enum InvalidRequest {
         /// What must be left after an acquire.
         min_validity: Duration,
     },
+    /// The parts of a lock are none that this library made.
+    #[error("these are no parts of a lock")]
+    MalformedParts,
     /// The minimum validity can never be reached.
     #[error(
         "the minimum validity {min_validity:?} is more than a TTL of {ttl:?} leaves after drift ({most:?})"
@@ -321,6 +325,49 @@ pub enum ExtendError {
     Invalid(#[from] InvalidRequest),
 }
 
+/// Why a lock that was taken apart could not be gone on with.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum ResumeError {
+    /// Too few nodes answered. The lock may still be held; trying again with these parts is right.
+    #[error("too few nodes confirmed the lock, it may still be held: {report}")]
+    Unconfirmed {
+        /// The parts, as they were given.
+        parts: Box<LockParts>,
+        /// What each node answered.
+        report: Report,
+    },
+    /// So many nodes do not carry the holder any more that it has lost the lock. What was left of it is released.
+    #[error("lock \"{key}\" is lost, no quorum carries its holder any more: {report}")]
+    Lost {
+        /// The key on the servers.
+        key: String,
+        /// What each node answered.
+        report: Report,
+    },
+    /// The validity ended before a quorum had confirmed.
+    #[error("lock \"{key}\" expired before it was resumed")]
+    Expired {
+        /// The key on the servers.
+        key: String,
+    },
+    /// The lock was taken apart while a node still owed an answer, and on another machine than this one: nobody can tell
+    /// here whether it has been held all the time.
+    #[error(
+        "lock \"{key}\" can be resumed only on the machine where it was taken apart, before it is restarted"
+    )]
+    NotPortable {
+        /// The key on the servers.
+        key: String,
+    },
+    /// The client was closed.
+    #[error("the client is closed")]
+    Closed,
+    /// The request cannot work. Nothing was sent, and the lock is held as before, until its validity ends.
+    #[error("invalid request: {0}")]
+    Invalid(#[from] InvalidRequest),
+}
+
 /// Why work under a lock did not come to its end. The work's own result is never in here.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
@@ -393,6 +440,8 @@ mod tests {
         check::<AcquireError>();
         check::<ExtendError>();
         check::<ReleaseError>();
+        check::<ResumeError>();
+        check::<WithLockError>();
         check::<InvalidRequest>();
         assert!(size_of::<AcquireError>() <= 128, "{}", size_of::<AcquireError>());
     }

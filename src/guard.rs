@@ -52,6 +52,16 @@ impl LockGuard {
         Self { hold, key, shared }
     }
 
+    /// The driver of the lease, which the guard's watchers take for over where it was kept. `None` never happens: a guard has
+    /// its lease until it is dissolved.
+    pub(crate) async fn dissolve(self) -> Option<(Driver, Arc<Shared>, Option<Counted>)> {
+        let (driver, lease) = match self.hold {
+            Hold::Own { driver, lease } => (driver, Some(lease)),
+            Hold::Kept(held) => held.take_back().await?,
+        };
+        Some((driver, self.shared, lease))
+    }
+
     pub(crate) fn watched(&self) -> &Arc<Watched> {
         match &self.hold {
             Hold::Own { driver, .. } => driver.watched(),
@@ -156,14 +166,8 @@ impl LockGuard {
     ///
     /// Dropping the future changes nothing: the release has been handed to the nodes.
     pub async fn release(self) -> Result<(), ReleaseError> {
-        let Self { hold, key, shared, .. } = self;
-        let (mut driver, _lease) = match hold {
-            Hold::Own { driver, lease } => (driver, Some(lease)),
-            Hold::Kept(held) => match held.take_back().await {
-                Some(taken) => taken,
-                None => return Ok(()),
-            },
-        };
+        let key = self.key.clone();
+        let Some((mut driver, shared, _lease)) = self.dissolve().await else { return Ok(()) };
         driver.take_answers();
         driver.mutate(|lease, clock| lease.release(clock.now()));
         let Event::Released(released) = driver.event().await else { return Ok(()) };

@@ -94,6 +94,8 @@ mod error;
 mod guard;
 #[doc(hidden)]
 pub mod node;
+#[cfg(feature = "runtime")]
+mod parts;
 #[doc(hidden)]
 pub mod protocol;
 #[cfg(feature = "runtime")]
@@ -112,9 +114,13 @@ pub use builder::{IntoNode, NodeAddress, RedlockBuilder};
 #[cfg(feature = "runtime")]
 pub use client::{LockRequest, Redlock};
 #[cfg(feature = "runtime")]
-pub use error::{AcquireError, BuildError, ExtendError, InvalidRequest, ReleaseError, WithLockError};
+pub use error::{
+    AcquireError, BuildError, ExtendError, InvalidRequest, ReleaseError, ResumeError, WithLockError,
+};
 #[cfg(feature = "runtime")]
 pub use guard::LockGuard;
+#[cfg(feature = "runtime")]
+pub use parts::{LockParts, ResumeRequest};
 #[cfg(feature = "runtime")]
 pub use report::{Inspection, NodeInspection, NodeReport, NodeState, Outcome, Report};
 #[cfg(feature = "runtime")]

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant as Wall};
 use common::Server;
 use proptest::prelude::*;
 use redquorum::node::store::Store;
-use redquorum::protocol::message::{ClientId, Holder, HolderValue, Key, Operation, Owner, Reply};
+use redquorum::protocol::message::{
+    ClientId, Extension, Extensions, Holder, HolderValue, Key, Operation, Owner, Reply,
+};
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::validity::{Drift, Ttl};
 use redquorum::testing::RawNode;
@@ -33,7 +35,7 @@ fn keys() -> [Key; 4] {
 }
 
 fn operation() -> impl Strategy<Value = Step> {
-    (0..9, 0..4usize, 0..3u8, 0..3usize, 1..3u8, any::<bool>(), proptest::option::of(0..3u8)).prop_map(
+    (0..10, 0..4usize, 0..3u8, 0..3usize, 1..3u8, any::<bool>(), proptest::option::of(0..3u8)).prop_map(
         |drawn| {
             let (kind, key, owner, ttl, client, polls, earlier) = drawn;
             // Client 1 is the node's own and listens on its channel; client 2 is as good as dead.
@@ -49,6 +51,11 @@ fn operation() -> impl Strategy<Value = Step> {
                 3 => Operation::Release { key, owner },
                 4 | 5 => Operation::HandOver { key, owner, client, hand_over: ttl },
                 6 => Operation::Inspect { key },
+                7 => {
+                    let extension = |key| Extension { key, owner, ttl };
+                    let extensions = Extensions::new(keys().map(extension).to_vec());
+                    Operation::ExtendAll { extensions: extensions.expect("four keys") }
+                }
                 _ => Operation::Queue { key, owner, client, polls, rename_from, score: None, hand_over: ttl },
             })
         },

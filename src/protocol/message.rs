@@ -143,14 +143,14 @@ impl From<Extension> for Operation {
 /// Most leases in one extension of many. A server does nothing else while it executes one: some 0.2 ms for a hundred.
 pub const MOST_EXTENSIONS: usize = 100;
 
-/// The leases of one extension of many: from one to [`MOST_EXTENSIONS`].
+/// The leases of one extension of many: from two to [`MOST_EXTENSIONS`]. One alone is an [`Operation::Extend`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Extensions(Arc<[Extension]>);
 
 impl Extensions {
-    /// These leases; `None` where there are none, or too many.
+    /// These leases; `None` where there are too few, or too many.
     pub fn new(extensions: Vec<Extension>) -> Option<Self> {
-        (1..=MOST_EXTENSIONS).contains(&extensions.len()).then(|| Self(extensions.into()))
+        (2..=MOST_EXTENSIONS).contains(&extensions.len()).then(|| Self(extensions.into()))
     }
 
     /// The leases.

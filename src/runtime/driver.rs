@@ -154,6 +154,24 @@ impl Driver {
         }
     }
 
+    /// Waits until every set and claim has been answered, or until the deadline.
+    ///
+    /// # Cancellation safety
+    ///
+    /// As with [`Driver::event`].
+    pub(crate) async fn answered_by(&mut self, deadline: Instant) {
+        let (mailbox, clock) = (self.mailbox(), self.shared.clock.clone());
+        let mut over = pin!(clock.sleep_until(deadline));
+        self.take_answers();
+        while !self.lease.is_answered() {
+            tokio::select! {
+                biased;
+                deliveries = poll_fn(|cx| mailbox.poll_take(cx)) => self.handle(deliveries),
+                () = &mut over => return,
+            }
+        }
+    }
+
     /// Takes in what has been answered, without waiting.
     pub(crate) fn take_answers(&mut self) {
         if let Some(mailbox) = &self.mailbox {

@@ -8,4 +8,5 @@ pub(crate) mod inspect;
 pub(crate) mod janitor;
 pub(crate) mod keeper;
 pub(crate) mod pace;
+pub(crate) mod resume;
 pub(crate) mod term;

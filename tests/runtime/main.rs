@@ -13,5 +13,6 @@ mod histories;
 mod keep;
 mod line;
 mod loss;
+mod parts;
 mod scope;
 mod support;

@@ -426,7 +426,7 @@ fn garbled(value: &Value) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::message::{Key, Owner};
+    use crate::protocol::message::{Extensions, Key, Owner};
     use crate::protocol::validity::{Drift, Ttl};
 
     const OWNER: Owner = Owner::from_bytes([7; 16]);
@@ -516,6 +516,36 @@ mod tests {
         let wrong =
             decode_error(Form::Delete(NativeDelete::Delifeq), &error("WRONGTYPE Operation against a key"));
         assert!(matches!(wrong, Reply::Held(Holder { value: HolderValue::NotALock, .. })));
+    }
+
+    /// An extension of many leases tells of each, an error included; any other number of answers is unusable.
+    #[test]
+    fn each_lease_of_many_is_answered_for_itself() {
+        let [_, _, extend, _] = operations();
+        let Operation::Extend { owner, ttl, .. } = extend else { panic!("extend") };
+        let extension = |key: &[u8]| Extension { key: Key::new(key), owner, ttl };
+        let extensions = [&b"a"[..], b"b", b"c", b"d", b"e"].map(extension).to_vec();
+        let many = Operation::ExtendAll { extensions: Extensions::new(extensions).unwrap() };
+        let hex = "07070707070707070707070707070707";
+        let sent = packed(&many, Form::Digest);
+        assert!(sent.contains("$1 5 $1 a $1 b $1 c $1 d $1 e $32 "), "{sent}");
+        assert_eq!(sent.matches(&format!("$32 {hex} $4 1000 ")).count(), 5);
+
+        let other = Value::Array(vec![Value::BulkString(b"other".to_vec()), Value::Int(-1)]);
+        let failed = Value::BulkString(b"MISCONF no\r\nwrites".to_vec());
+        let answers = vec![Value::Int(1), Value::Int(0), other, failed, Value::Nil];
+        let Reply::Each(each) = decode(&many, Form::Digest, &Value::Array(answers)) else { panic!("each") };
+        assert_eq!(each[..2], [Reply::Granted, Reply::Absent]);
+        assert!(matches!(&each[2], Reply::Held(Holder { value: HolderValue::Foreign(_), .. })));
+        let Reply::Unknown(Unknown::Error(message)) = &each[3] else { panic!("{:?}", each[3]) };
+        assert_eq!(&**message, "MISCONF no\\r\\nwrites");
+        assert!(matches!(each[4], Reply::Unknown(Unknown::Garbled(_))));
+
+        let short = decode(&many, Form::Digest, &Value::Array(vec![Value::Int(1)]));
+        assert!(matches!(short, Reply::Unknown(Unknown::Garbled(_))), "{short:?}");
+        assert!(matches!(decode(&many, Form::Text, &Value::Int(1)), Reply::Unknown(Unknown::Garbled(_))));
+        assert!(is_about_keys(&error("CROSSSLOT Keys in request don't hash to the same slot")));
+        assert!(!is_about_keys(&error("LOADING")));
     }
 
     /// Abilities are taken back when the server refuses them, and each form has at most one after it.

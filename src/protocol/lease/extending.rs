@@ -16,10 +16,13 @@ impl Lease {
     /// `before` is the end of the old validity. It may be [`Instant::FAR_FUTURE`] only where nothing that sets the owner is
     /// on its way to any node: then a node that carries it has done so ever since it was acquired, and no other holder can
     /// have come between.
-    pub fn resume(terms: Terms, key: Key, owner: Owner, before: Instant, now: Instant) -> Self {
+    ///
+    /// `longest` is the longest life that was ever given to the key.
+    pub fn resume(terms: Terms, key: Key, owner: Owner, longest: Ttl, before: Instant, now: Instant) -> Self {
         let mut lease = Self::acquire(terms, key, owner, super::Asking::Claim, now);
         lease.request = Request::Resume { before };
-        lease.doubts.fill(Doubt::named(now, terms.ttl));
+        lease.longest = longest.max(terms.ttl);
+        lease.doubts.fill(Doubt::named(now, lease.longest));
         lease
     }
 
@@ -28,6 +31,11 @@ impl Lease {
         self.phase = Phase::Over(End::HandedOn);
         self.unsent = NodeSet::EMPTY;
         self.event = None;
+    }
+
+    /// The longest life that was ever given to the key.
+    pub fn longest(&self) -> Ttl {
+        self.longest
     }
 
     /// Whether every set and claim of this owner was answered, so that none is on its way any more.

@@ -288,3 +288,131 @@ fn calls_to_unknown_nodes_are_ignored() {
     assert_eq!(lease.poll_event(), None);
     assert_eq!(lease.poll_timeout(), Some(at(200)));
 }
+
+/// Rule 7: a loss has its reason: taken over where most of those who deny carry another, forgotten otherwise.
+#[test]
+fn loss_tells_its_reason() {
+    for (replies, end) in [
+        ([held(), held()], End::TakenOver),
+        ([held(), Reply::Absent], End::Lost),
+        ([Reply::Absent, Reply::Absent], End::Lost),
+    ] {
+        let mut lease = held_lease(3);
+        lease.extend(ttl(10_000), at(100));
+        let sends = drain(&mut lease, at(100));
+        for (send, reply) in sends.iter().zip(replies) {
+            answer(&mut lease, send, reply, at(101));
+        }
+        assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Lost)));
+        assert_eq!(lease.end(), Some(end));
+        lease.extend(ttl(10_000), at(102));
+        assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Lost)), "and keeps it");
+    }
+}
+
+/// Denials that come after an extension's verdict are a loss as soon as they are a majority's.
+#[test]
+fn late_denials_are_a_loss() {
+    let mut lease = held_lease(5);
+    lease.extend(ttl(10_000), at(100));
+    let sends = drain(&mut lease, at(100));
+    for send in &sends[..2] {
+        answer(&mut lease, send, Reply::Absent, at(101));
+    }
+    answer(&mut lease, &sends[2], Reply::Refused("LOADING".into()), at(101));
+    assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Unconfirmed)));
+    assert!(lease.poll_send().is_none());
+
+    answer(&mut lease, &sends[3], held(), at(150));
+
+    assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Lost)));
+    assert_eq!(drain(&mut lease, at(150)).len(), 5, "and it is released");
+}
+
+/// A lease that may be held for so long ends then, whatever extensions confirm, and says why.
+#[test]
+fn maximum_hold_caps_every_validity() {
+    let mut lease = lease(3).held_at_most(Duration::from_secs(12));
+    for send in drain(&mut lease, at(0)) {
+        answer(&mut lease, &send, Reply::Granted, at(1));
+    }
+    assert!(matches!(lease.poll_event(), Some(Event::Held(v)) if v.until() == at(9_898)));
+    lease.extend(ttl(10_000), at(5_000));
+    for send in drain(&mut lease, at(5_000)) {
+        answer(&mut lease, &send, Reply::Granted, at(5_001));
+    }
+    assert!(matches!(lease.poll_event(), Some(Event::Extended(v)) if v.until() == at(12_000)));
+
+    lease.extend(ttl(10_000), at(12_000));
+    assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Expired)));
+    assert_eq!(lease.end(), Some(End::HeldOut));
+    assert!(drain(&mut lease, at(12_000)).iter().all(|send| send.operation.releases()));
+}
+
+fn resumed(before: Instant, now: Instant) -> (Lease, Vec<Send>) {
+    let owner = Owner::from_bytes([7; 16]);
+    let mut lease = Lease::resume(terms(3), Key::new(*b"k"), owner, ttl(20_000), before, now);
+    let sends = drain(&mut lease, now);
+    assert!(
+        sends.iter().all(|send| send.operation.name() == "extend"),
+        "nothing is set before a quorum confirmed"
+    );
+    assert_eq!(lease.validity(), None, "not held before");
+    (lease, sends)
+}
+
+/// Rule 7: a lease from elsewhere is held once Q nodes still carried it, before its old deadline; then it heals.
+#[test]
+fn resumed_lease_is_held_when_confirmed() {
+    let (mut lease, sends) = resumed(at(1_000), at(500));
+    answer(&mut lease, &sends[0], Reply::Absent, at(501));
+    answer(&mut lease, &sends[1], Reply::Granted, at(501));
+    assert_eq!(lease.poll_event(), None);
+    answer(&mut lease, &sends[2], Reply::Granted, at(502));
+
+    assert!(matches!(lease.poll_event(), Some(Event::Held(v)) if v.until() == at(500 + 9_898)));
+    assert_eq!(names(&drain(&mut lease, at(502))), [(0, "claim")]);
+    lease.release(at(600));
+    assert_eq!(
+        drain(&mut lease, at(600)).len(),
+        3,
+        "released everywhere, also where nothing was sent from here"
+    );
+}
+
+/// Rule 7: confirmed after its old deadline, it is not held; denied or unconfirmed neither, and nothing is sent unasked.
+#[test]
+fn resumed_lease_is_not_revived() {
+    let (mut lease, sends) = resumed(at(1_000), at(900));
+    answer(&mut lease, &sends[0], Reply::Granted, at(1_000));
+    answer(&mut lease, &sends[1], Reply::Granted, at(1_000));
+    assert!(matches!(lease.poll_event(), Some(Event::Failed(Failure::Exhausted { .. }))));
+    assert_eq!(lease.validity(), None);
+
+    let (mut lease, sends) = resumed(Instant::FAR_FUTURE, at(0));
+    answer(&mut lease, &sends[0], Reply::Absent, at(1));
+    answer(&mut lease, &sends[1], held(), at(1));
+    assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Contended)));
+
+    let (mut lease, sends) = resumed(Instant::FAR_FUTURE, at(0));
+    answer(&mut lease, &sends[0], Reply::Granted, at(1));
+    lease.handle_timeout(at(200));
+    assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Unavailable)));
+    lease.hand_on();
+    lease.abandon(at(201));
+    assert!(lease.poll_send().is_none(), "handed on, it is nobody's to release here");
+}
+
+/// What may still be on its way is known when a lease is handed on.
+#[test]
+fn unanswered_sets_are_known() {
+    let mut lease = lease(3);
+    let sends = drain(&mut lease, at(0));
+    for send in &sends[..2] {
+        answer(&mut lease, send, Reply::Granted, at(1));
+    }
+    assert!(!lease.is_answered());
+    answer(&mut lease, &sends[2], Reply::Unknown(Unknown::Closed), at(2));
+    assert!(!lease.is_answered(), "unknown is no answer");
+    assert!(held_lease(3).is_answered());
+}

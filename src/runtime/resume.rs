@@ -1,0 +1,71 @@
+//! Going on with a lock that another process held.
+
+use std::sync::Arc;
+
+use super::acquire;
+use super::driver::Driver;
+use crate::config::Keeping;
+use crate::error::ResumeError;
+use crate::parts::LockParts;
+use crate::protocol::lease::{Event, Failure, Lease, Terms};
+use crate::protocol::message::{Key, Owner};
+use crate::report::Report;
+use crate::shared::{Counted, Shared};
+
+/// One request, checked.
+pub(crate) struct Request {
+    pub(crate) key: Key,
+    pub(crate) owner: Owner,
+    pub(crate) terms: Terms,
+    pub(crate) keeping: Keeping,
+}
+
+/// Asks all nodes whether they still carry the owner, and for a longer life of the key where they do.
+///
+/// # Cancellation safety
+///
+/// Dropping the future releases the lock: the driver does.
+pub(crate) async fn resume(
+    shared: &Arc<Shared>,
+    request: Request,
+    parts: LockParts,
+) -> Result<(Driver, Counted), ResumeError> {
+    let counted = Counted::new(shared.clone());
+    if shared.closing.is_cancelled() {
+        return Err(ResumeError::Closed);
+    }
+    let Request { key, owner, terms, keeping } = request;
+    let name = key.to_string();
+    let Some(before) = parts.deadline(shared) else { return Err(ResumeError::NotPortable { key: name }) };
+    let lines = shared.config.in_line.then(|| acquire::ranks(shared, &key).lines(shared.wakeups.client()));
+    let now = shared.clock.now();
+    if now >= before {
+        return Err(ResumeError::Expired { key: name });
+    }
+    let lease = Lease::resume(terms, key, owner, parts.longest(), before, now);
+    let lease = match lines {
+        Some(lines) => lease.with_lines(lines),
+        None => lease,
+    };
+    let lease = match keeping.longest {
+        Some(longest) => lease.held_at_most(longest),
+        None => lease,
+    };
+    let mut driver = Driver::start(lease, shared.clone());
+    match driver.event().await {
+        Event::Failed(Failure::Unavailable) => {
+            let report = Report::new(&driver.round(), &shared.nodes);
+            // Nothing was released, and nothing set: it is as it was before.
+            driver.mutate(|lease, _| lease.hand_on());
+            Err(ResumeError::Unconfirmed { parts: Box::new(parts), report })
+        }
+        // What is left of it is released as the driver is dropped.
+        Event::Failed(Failure::Contended) => {
+            let report = Report::new(&driver.round(), &shared.nodes);
+            Err(ResumeError::Lost { key: name, report })
+        }
+        Event::Failed(Failure::Exhausted { .. }) => Err(ResumeError::Expired { key: name }),
+        // A lease that is being resumed has no other events.
+        _ => Ok((driver, counted)),
+    }
+}
