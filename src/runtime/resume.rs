@@ -37,7 +37,10 @@ pub(crate) async fn resume(
     let Request { key, owner, terms, keeping } = request;
     let name = key.to_string();
     let Some(before) = parts.deadline(shared) else { return Err(ResumeError::NotPortable { key: name }) };
-    let lines = shared.config.in_line.then(|| acquire::ranks(shared, &key).lines(shared.wakeups.client()));
+    let lines = shared
+        .config
+        .in_line
+        .then(|| acquire::ranks(shared, &key).lines(shared.wakeups.client(), shared.quorum));
     let now = shared.clock.now();
     if now >= before {
         return Err(ResumeError::Expired { key: name });
