@@ -1,4 +1,4 @@
-//! A worker that watches its lock beside its work, prolongs it while it needs it, and stops when it is lost.
+//! A worker whose lock lasts as long as its work: kept alive in the background, and dropped with the lock if that is lost.
 //!
 //! ```text
 //! cargo run --features testing --example worker
@@ -8,23 +8,37 @@ mod common;
 
 use std::time::Duration;
 
-use redquorum::{ExtendError, LockGuard, Lost};
+use redquorum::{LockGuard, Lost, WithLockError};
 use tokio::time::sleep;
 
+/// Short, so that others need not wait for long should this process die.
 const TTL: Duration = Duration::from_secs(1);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let redlock = common::builder().ttl(TTL).build().await?;
 
-    let mut guard = redlock.acquire("nightly-report").await?;
-    match prolonged(&mut guard).await {
-        Ok(()) => println!("all steps done, {:?} left on the lock", guard.remaining()),
-        Err(error) => println!("stopped: {error}"),
-    }
-    guard.release().await?;
+    // Twice as long as the TTL. The lock is acquired before the work and released after it, whatever becomes of it.
+    let report = redlock
+        .with_lock("nightly-report", async |guard| {
+            for step in 1..=4 {
+                println!("step {step}, held for another {:?}", guard.remaining());
+                sleep(TTL / 2).await;
+            }
+            "four pages"
+        })
+        .await?;
+    println!("done: {report}");
 
-    let guard = redlock.acquire("nightly-report").await?;
+    // Work that hangs does not hold the lock for ever, where a limit is set.
+    let hanging = redlock.lock("nightly-report").max_hold(2 * TTL).with(async |_| sleep(60 * TTL).await).await;
+    match hanging {
+        Err(WithLockError::Lost { reason: Lost::HeldOut, .. }) => println!("dropped the work that hung"),
+        other => println!("{other:?}"),
+    }
+
+    // The same by hand, with a guard that goes where it is needed.
+    let guard = redlock.lock("nightly-report").keep_alive().await?;
     match watched(&guard).await {
         Ok(()) => println!("done in time"),
         Err(lost) => println!("stopped half-way: {lost}"),
@@ -35,21 +49,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     redlock.close(Duration::from_secs(1)).await;
-    Ok(())
-}
-
-/// Work in steps, of which none takes longer than the TTL: each begins with a prolongation.
-async fn prolonged(guard: &mut LockGuard) -> Result<(), ExtendError> {
-    for step in 1..=4 {
-        match guard.extend(TTL).await {
-            Ok(()) => {}
-            // Not confirmed, and not lost either: what is left is enough for a step, or it is not.
-            Err(ExtendError::Unconfirmed { remaining, .. }) if remaining > TTL / 2 => {}
-            Err(error) => return Err(error),
-        }
-        println!("step {step}, held for another {:?}", guard.remaining());
-        sleep(TTL / 3).await;
-    }
     Ok(())
 }
 

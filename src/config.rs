@@ -241,7 +241,14 @@ mod tests {
             format!("{} at most, then the one that ends first", crate::protocol::debt::MAX_DEBTS_PER_NODE),
             format!("from 1 to {} are possible", crate::protocol::quorum::MAX_NODES),
             format!("| {} before the end of validity |", millis(crate::runtime::alarm::EARLY)),
+            format!("| {} at most; one, where", crate::protocol::message::MOST_EXTENSIONS),
+            format!("| {} at most, others wait |", crate::runtime::keeper::MOST_UNDER_WAY),
+            "| `keep_alive` | only where a request asks for it |".to_owned(),
+            "| `max_hold` | none: until it is released |".to_owned(),
+            format!("again after a {}th of the TTL", keep::AGAIN),
         ];
+        assert_eq!(Config::default().keeping, Keeping { alive: false, longest: None });
+        assert_eq!((keep::SHARE, keep::JITTER), (3, 3), "a third, or up to a third earlier");
         let readme = include_str!("../README.md");
         for row in rows {
             assert!(readme.contains(&row), "{row:?} is not in the README");

@@ -36,8 +36,9 @@
 //! 2. The lock is held at the vote that completes a majority, for the TTL less the time since that reading of the clock, less an
 //!    allowance for clocks. A majority out of reach ends the attempt as early.
 //! 3. Extending gives the key another TTL where it still carries the owner, and counts as acquiring does.
-//! 4. Releasing, and giving up, deletes the key where it still carries the owner, on every node that may have been written to.
-//! 5. A deletion without a usable answer is a debt, which is repeated in the background until an answer or the key's expiry settles it.
+//! 4. A lock that is kept alive is extended so by one task of the client, together with others.
+//! 5. Releasing, and giving up, deletes the key where it still carries the owner, on every node that may have been written to.
+//! 6. A deletion without a usable answer is a debt, which is repeated in the background until an answer or the key's expiry settles it.
 //!
 //! # Choosing a TTL
 //!
@@ -52,7 +53,8 @@
 //! | 60 s | 602 ms | 59.398 s | 500 ms | 6 s |
 //!
 //! Take ten times the longest that the work normally lasts, and at least fifty times the round trip of the nodes that complete a majority. For
-//! work of unknown length take some seconds and extend at a third of it: two extensions may then fail before the lock is lost. A
+//! work of unknown length take some seconds and let the lock be kept alive (`LockRequest::keep_alive`, `Redlock::with_lock`): it is
+//! extended at a third of the TTL, so two extensions may fail before it is lost. A
 //! request may ask for less than the client's TTL; for more, raise `RedlockBuilder::max_ttl`.
 //!
 //! # Cancellation and shutdown
@@ -71,6 +73,7 @@
 //! | --- | --- |
 //! | `runtime` (default) | always, but to build the protocol alone |
 //! | `tls` | for `rediss://` addresses: rustls, with the root certificates of the platform |
+//! | `serde` | to send a held lock to another process, as `LockParts` |
 //! | `testing` | in the tests of your own code: nodes in memory, with faults and a clock to your liking |
 //!
 //! # Longer documents
@@ -78,7 +81,7 @@
 //! In the source: `docs/design.md` (how it is built, and why), `docs/safety.md` (what holds under which assumption, and which test shows it),
 //! `docs/testing.md` (how that is shown), and the table of all defaults in `README.md`.
 //!
-//! Not there yet: automatic extension, fencing tokens, a guard against restarted nodes, metrics.
+//! Not there yet: fencing tokens, a guard against restarted nodes, metrics.
 
 #[cfg(feature = "runtime")]
 mod builder;

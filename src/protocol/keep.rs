@@ -9,18 +9,18 @@ use super::time::Instant;
 use super::validity::Ttl;
 
 /// An extension is due when a third of the TTL has gone by: two may then fail before the lock is lost.
-const SHARE: u32 = 3;
+pub const SHARE: u32 = 3;
 
 /// It comes up to this share of the interval earlier, at random: leases that were taken together part at once, and are
 /// spread over the whole interval after some rounds.
-const JITTER: u32 = 3;
+pub const JITTER: u32 = 3;
 
 /// It may come earlier still by this share of the TTL, in the company of others: what makes one call serve many leases.
 const COMPANY: u32 = 100;
 
 /// After a failure it is tried again after this share of the TTL, or half as much more or less at random: some twenty
 /// times within what validity is left.
-const AGAIN: u32 = 30;
+pub const AGAIN: u32 = 30;
 
 /// Pauses are no shorter: timers are no finer.
 const LEAST_PAUSE: Duration = Duration::from_millis(1);

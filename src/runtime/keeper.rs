@@ -32,7 +32,7 @@ use crate::shared::Counted;
 
 /// Most extensions that are under way without a verdict: half of what a node's door admits for what creates nothing, so that
 /// releases always find room beside them. At a round trip of 10 ms that is 200 000 in a second.
-const MOST_UNDER_WAY: usize = 2_000;
+pub(crate) const MOST_UNDER_WAY: usize = 2_000;
 
 /// Most extensions that are begun in one go, before other tasks get their turn.
 const MOST_AT_ONCE: usize = 4 * MOST_EXTENSIONS;

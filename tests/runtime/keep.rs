@@ -349,8 +349,8 @@ async fn extend_cancelled_at_every_await_keeps_keeping() {
 
         let extended = cancelled_after(polls, guard.extend(10 * TTL)).await;
 
-        if extended.is_some() {
-            extended.unwrap().unwrap();
+        if let Some(extended) = extended {
+            extended.unwrap();
             assert!(guard.remaining() > 9 * TTL, "{:?}", guard.remaining());
         }
         sleep(20 * TTL).await;
