@@ -31,7 +31,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("done: {report}");
 
     // Work that hangs does not hold the lock for ever, where a limit is set.
-    let hanging = redlock.lock("nightly-report").max_hold(2 * TTL).with(async |_| sleep(60 * TTL).await).await;
+    let hanging =
+        redlock.lock("nightly-report").max_hold(2 * TTL).with(async |_| sleep(60 * TTL).await).await;
     match hanging {
         Err(WithLockError::Lost { reason: Lost::HeldOut, .. }) => println!("dropped the work that hung"),
         other => println!("{other:?}"),

@@ -102,7 +102,7 @@ impl LockGuard {
         Report::new(&round, &self.shared.nodes)
     }
 
-    /// Resolves when the holder may no longer act: at the end of validity (two milliseconds early, since timers and
+    /// Resolves when the holder may no longer act: at the end of validity (four milliseconds early, since timers and
     /// schedulers are late), on a loss that an extension found, and before the first byte of a release is sent. Does not
     /// wait for any socket.
     ///

@@ -1,6 +1,6 @@
 //! The task that extends kept leases: one per client, for any number of them.
 //!
-//! It carries, and decides nothing: [`Keep`] says when a lease is extended, [`Lease`](crate::protocol::lease::Lease) whether
+//! It carries, and decides nothing: [`Keep`] says when a lease is extended, [`Lease`] whether
 //! that succeeded and until when the holder may act. Leases that are due together go to each node in one call.
 //!
 //! Everything that is sent for a kept lease is sent by this one task, in order. So once a guard has asked for its lease back,
@@ -22,7 +22,7 @@ use super::term::{Lost, Watched};
 use crate::clock::Clock;
 use crate::node::{Mailbox, Node, Request};
 use crate::protocol::keep::Keep;
-use crate::protocol::lease::{CallId, Event, NotExtended};
+use crate::protocol::lease::{CallId, Event, Lease, NotExtended};
 use crate::protocol::message::{Extension, Extensions, MOST_EXTENSIONS, Operation, Reply};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::round::Round;
@@ -247,6 +247,36 @@ enum Waits {
     Guard,
 }
 
+impl Waits {
+    fn of(lease: &Lease, keep: &Keep) -> Self {
+        match (lease.validity(), lease.poll_timeout()) {
+            (None, _) => Self::Guard,
+            (Some(validity), Some(deadline)) => Self::Verdict(deadline.min(validity.until())),
+            // To be extended no further.
+            (Some(validity), None) if validity.until() >= lease.limit() => Self::Due(validity.until()),
+            (Some(validity), None) => Self::Due(keep.due().min(validity.until())),
+        }
+    }
+}
+
+/// What happened to a lease, for its schedule and for the log.
+fn tell(event: Event, driver: &Driver, keep: &mut Keep, now: Instant) {
+    let key = driver.lease().key();
+    match event {
+        Event::Extended(_) => keep.confirmed(driver.lease().round().started(), random()),
+        Event::NotExtended(NotExtended::Unconfirmed) => {
+            tracing::debug!(%key, "extension not confirmed, trying again");
+            keep.unconfirmed(now, random());
+        }
+        Event::NotExtended(NotExtended::Lost | NotExtended::Expired) => {
+            let why = driver.watched().lost_by(now).unwrap_or(Lost::Expired);
+            tracing::warn!(%key, %why, "kept lock lost");
+        }
+        // A kept lease was held before, and is released elsewhere.
+        Event::Held(_) | Event::Failed(_) | Event::Released(_) => {}
+    }
+}
+
 impl Work {
     fn take_order(&mut self, order: Order) {
         match order {
@@ -434,37 +464,21 @@ impl Work {
     /// Takes up what happened to a lease, and lets it wait for what comes next.
     fn settle(&mut self, id: LeaseId) {
         let Some(entry) = self.leases.get_mut(&id) else { return };
-        let waits = {
-            let mut kept = entry.kept.lock();
-            let Some(driver) = kept.as_mut() else { return };
-            if let Some(event) = driver.poll_event() {
-                match event {
-                    Event::Extended(_) => entry.keep.confirmed(driver.lease().round().started(), random()),
-                    Event::NotExtended(NotExtended::Unconfirmed) => {
-                        tracing::debug!(key = %driver.lease().key(), "extension not confirmed, trying again");
-                        entry.keep.unconfirmed(self.clock.now(), random());
+        let kept = entry.kept.clone();
+        let mut kept = kept.lock();
+        let waits = match kept.as_mut() {
+            Some(driver) => {
+                if let Some(event) = driver.poll_event() {
+                    tell(event, driver, &mut entry.keep, self.clock.now());
+                    if let Some((_, told)) = self.asked.remove(&id) {
+                        let _ = told.send(event);
                     }
-                    Event::NotExtended(NotExtended::Lost | NotExtended::Expired) => {
-                        let lost = driver.watched().lost_by(self.clock.now());
-                        let why = lost.unwrap_or(Lost::Expired);
-                        tracing::warn!(key = %driver.lease().key(), %why, "kept lock lost");
-                    }
-                    // A kept lease was held before, and is released elsewhere.
-                    Event::Held(_) | Event::Failed(_) | Event::Released(_) => {}
                 }
-                if let Some((_, told)) = self.asked.remove(&id) {
-                    let _ = told.send(event);
-                }
+                Waits::of(driver.lease(), &entry.keep)
             }
-            let lease = driver.lease();
-            match (lease.validity(), lease.poll_timeout()) {
-                (None, _) => Waits::Guard,
-                (Some(validity), Some(deadline)) => Waits::Verdict(deadline.min(validity.until())),
-                // To be extended no further.
-                (Some(validity), None) if validity.until() >= lease.limit() => Waits::Due(validity.until()),
-                (Some(validity), None) => Waits::Due(entry.keep.due().min(validity.until())),
-            }
+            None => Waits::Guard,
         };
+        drop(kept);
         self.wait(id, waits);
     }
 

@@ -421,6 +421,36 @@ async fn the_last_guard_ends_the_client() {
     assert_eq!(tasks(), before);
 }
 
+/// Law: a kept lock is handed to the first in line when its guard lets go of it, kept or not by its next holder, and is
+/// extended for as long as others wait.
+#[tokio::test(start_paused = true)]
+async fn a_kept_lock_is_handed_over() {
+    for released in [false, true] {
+        let cluster = MemoryCluster::new(5);
+        let (here, there) = (client(&cluster).await, client(&cluster).await);
+        let guard = kept(&here).await;
+        let waiting = tokio::spawn(async move {
+            let guard = there.lock(KEY).keep_alive().await.unwrap();
+            (Instant::now(), guard)
+        });
+        sleep(5 * TTL).await;
+        assert!(guard.is_valid() && !waiting.is_finished());
+        assert_eq!(cluster.nodes().iter().map(|node| node.waiting(KEY)).sum::<usize>(), 1);
+
+        let let_go = Instant::now();
+        if released {
+            guard.release().await.unwrap();
+        } else {
+            drop(guard);
+        }
+
+        let (had, next) = waiting.await.unwrap();
+        assert!(had.duration_since(let_go) < Duration::from_millis(20), "{:?}", had.duration_since(let_go));
+        sleep(5 * TTL).await;
+        assert!(next.is_valid() && holders(&cluster) >= 3);
+    }
+}
+
 /// Law: ten thousand kept locks cost a node a request for ten of them at most, also when all were taken at one moment, and
 /// none is lost.
 #[tokio::test(start_paused = true)]
