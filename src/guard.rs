@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::{ExtendError, ReleaseError};
 use crate::protocol::lease::{Event, NotExtended, Released};
-use crate::protocol::message::Key;
+use crate::protocol::message::{Key, Owner};
 use crate::protocol::round::Round;
 use crate::protocol::validity::Ttl;
 use crate::report::Report;
@@ -60,6 +60,13 @@ impl LockGuard {
             Hold::Kept(held) => held.take_back().await?,
         };
         Some((driver, self.shared, lease))
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        match &self.hold {
+            Hold::Own { driver, .. } => Some(driver.lease().owner()),
+            Hold::Kept(held) => held.owner(),
+        }
     }
 
     pub(crate) fn watched(&self) -> &Arc<Watched> {
@@ -185,6 +192,10 @@ impl LockGuard {
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockGuard").field("key", &self.key).field("remaining", &self.remaining()).finish()
+        f.debug_struct("LockGuard")
+            .field("key", &self.key)
+            .field("owner", &self.owner())
+            .field("remaining", &self.remaining())
+            .finish()
     }
 }

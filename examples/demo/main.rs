@@ -339,7 +339,7 @@ impl Demo {
                 time(since.saturating_sub(ends))
             ),
         );
-        // The alarm is set to two milliseconds before the end; how soon a thread runs then is up to the machine.
+        // The alarm is set to four milliseconds before the end; how soon a thread runs then is up to the machine.
         stage.check(
             told < since + Duration::from_millis(250),
             match told.checked_sub(since) {

@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::node::{Mailbox, Node, Request};
 use crate::protocol::keep::Keep;
 use crate::protocol::lease::{CallId, Event, Lease, NotExtended};
-use crate::protocol::message::{Extension, Extensions, MOST_EXTENSIONS, Operation, Reply};
+use crate::protocol::message::{Extension, Extensions, MOST_EXTENSIONS, Operation, Owner, Reply};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::round::Round;
 use crate::protocol::time::Instant;
@@ -120,6 +120,11 @@ impl Held {
     /// The current round, with what has been answered so far.
     pub(crate) fn round(&self) -> Option<Round> {
         self.kept.lock().as_ref().map(Driver::round)
+    }
+
+    /// The owner under the keys.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        self.kept.lock().as_ref().map(|driver| driver.lease().owner())
     }
 
     /// Extends now, by this much. `None` where there is no keeper any more.
