@@ -242,7 +242,7 @@ mod tests {
             format!("from 1 to {} are possible", crate::protocol::quorum::MAX_NODES),
             format!("| {} before the end of validity |", millis(crate::runtime::alarm::EARLY)),
             format!("| {} at most; one, where", crate::protocol::message::MOST_EXTENSIONS),
-            format!("| {} at most, others wait |", crate::runtime::keeper::MOST_UNDER_WAY),
+            format!("| {} at most, others wait |", crate::runtime::keeper::work::MOST_UNDER_WAY),
             "| `keep_alive` | only where a request asks for it |".to_owned(),
             "| `max_hold` | none: until it is released |".to_owned(),
             format!("again after a {}th of the TTL", keep::AGAIN),
