@@ -222,9 +222,9 @@ impl Round {
     /// Whether the nodes that answered show one holder on what can be a quorum of them. Unlike
     /// [`Round::majority_holder`], a node that cannot be asked speaks for nobody, and `ours` has given us its vote.
     pub fn shows_a_holder(&self, ours: NodeId) -> bool {
-        let open = self.votes.iter().enumerate();
+        let open = self.votes().enumerate();
         let pending = open.filter(|(node, vote)| *node != ours.index() && vote.reply.is_none()).count();
-        self.votes.iter().any(|vote| match &vote.reply {
+        self.votes().any(|vote| match vote.reply {
             Some(Reply::Held(Holder { value, .. })) => {
                 let same = |reply: &Reply| matches!(reply, Reply::Held(other) if other.value == *value);
                 self.count(|reply| reply.is_some_and(same)) + pending >= self.quorum.needed()

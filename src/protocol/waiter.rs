@@ -407,10 +407,8 @@ impl Waiter {
 
     /// How the claim of this round failed.
     pub fn setback(&self, round: &Round) -> Setback {
-        let answered = |node: NodeId| {
-            let vote = round.votes().get(node.index());
-            vote.and_then(|vote| vote.reply.as_ref()).is_some_and(Reply::is_an_answer)
-        };
+        let answered =
+            |node: NodeId| round.vote(node).and_then(|vote| vote.reply).is_some_and(Reply::is_an_answer);
         Setback {
             best: !self.better().any(answered),
             refused: round.held() > 0,

@@ -252,6 +252,7 @@ impl World {
         self.tenures[tenure].lease.handle_sent(node, call, admitted, now);
         if releases {
             self.release_went(client, owner, node, owed, went);
+            self.falsify_release(tenure, node, call);
         } else if !went && call == self.tenures[tenure].round.call {
             self.tenures[tenure].round.answered.insert(node);
         }

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use redquorum::protocol::lease::{CallId, End};
 use redquorum::protocol::message::{ConnectionId, NotSent, Operation, Reply};
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
@@ -12,6 +13,7 @@ use redquorum::protocol::validity::{Drift, Ttl};
 use super::broken::Switch;
 use super::client::Tenure;
 use super::clock::TrueTime;
+use super::network::Purpose;
 use super::node::Node;
 use super::witness::RoundKind;
 use super::world::World;
@@ -86,6 +88,12 @@ impl World {
                 told.map(|until| until.after(took))
             }
             Some(Switch::ValidityFromReplies) => told.and(holder.valid_until),
+            // What is told again is no news.
+            Some(Switch::ExtensionFromReplies) if holder.valid_until.is_some() => told.map(|until| {
+                let took = self.client_now(holder.client).since(holder.round.started_locally);
+                let news = Some(until) > holder.valid_until;
+                if news { until.after(took) } else { holder.valid_until.unwrap_or(until) }
+            }),
             Some(Switch::ValidAfterRelease) => told.or(holder.valid_until),
             Some(Switch::ExtensionShortens) if holder.valid_until.is_some() => told
                 .map(|until| until.min(holder.round.started_locally.after(self.plan.ttls[0].duration() / 2))),
@@ -99,7 +107,9 @@ impl World {
         match self.broken {
             Some(Switch::UnknownCounts) if matches!(reply, Reply::Unknown(_)) => Some(Reply::Granted),
             Some(Switch::AbsentCounts) if extends && reply == Reply::Absent => Some(Reply::Granted),
-            Some(Switch::HealsAfterRelease | Switch::HealsExpired) if extends && reply == Reply::Absent => {
+            Some(Switch::HealsAfterRelease | Switch::HealsExpired | Switch::HealsUnconfirmed)
+                if extends && reply == Reply::Absent =>
+            {
                 self.heal_regardless(tenure, node, call);
                 Some(reply)
             }
@@ -161,6 +171,7 @@ impl World {
         let (owner, client) = (self.tenures[tenure].owner, self.tenures[tenure].client);
         let over = match self.broken {
             Some(Switch::HealsAfterRelease) => self.owners[owner].retired,
+            Some(Switch::HealsUnconfirmed) => !self.tenures[tenure].round.decided,
             _ => self.tenures[tenure].valid_until.is_some_and(|until| until <= self.client_now(client)),
         };
         if over {
@@ -169,6 +180,16 @@ impl World {
                 Operation::Claim { key, owner: self.owners[owner].owner, ttl: self.plan.longest_ttl() };
             let purpose = self.calls[call].purpose;
             let _ = self.send(client, node, owner, claim, purpose, None);
+        }
+    }
+
+    /// After a release was handed to a node: an extension that follows it.
+    pub fn falsify_release(&mut self, tenure: usize, node: NodeId, call: CallId) {
+        let Tenure { client, owner, ref lease, .. } = self.tenures[tenure];
+        if self.broken == Some(Switch::ExtendsAfterRelease) && lease.end() == Some(End::Released) {
+            let (key, ttl) = (lease.key().clone(), self.plan.longest_ttl());
+            let extension = Operation::Extend { key, owner: self.owners[owner].owner, ttl };
+            let _ = self.send(client, node.index(), owner, extension, Purpose::Lease { tenure, call }, None);
         }
     }
 

@@ -38,6 +38,8 @@ pub enum Law {
     ExpiredIsNotExtended,
     ExtensionNeverShortens,
     HealsOnlyWhileValid,
+    HealsAfterQuorum,
+    NothingFollowsRelease,
     SilentBeforeRelease,
     Progress,
     NoLeftovers,
@@ -227,6 +229,17 @@ pub fn extension_never_shortens(old: Instant, new: Instant) -> Finding {
 /// Rule 7: healing never starts after release, drop or loss, nor after the end of validity.
 pub fn heals_only_while_valid(now: Instant, valid_until: Option<Instant>) -> Finding {
     require(valid_until.is_some_and(|until| now < until), || "healed while nobody may act".into())
+}
+
+/// Rule 7: a missing key is set again only once Q nodes have said, in this same extension, that they still carry the owner.
+pub fn heals_after_quorum(round: &RoundWitness, quorum: Quorum) -> Finding {
+    let confirmed = round.kind == RoundKind::Extend && round.granted.len() >= quorum.needed();
+    require(confirmed, || format!("healed where only {:?} were known to carry it", round.granted))
+}
+
+/// Rule 2: nothing that would lengthen a key's life is sent for an owner whose release has begun.
+pub fn nothing_follows_release(record: &OwnerWitness, node: NodeId) -> Finding {
+    require(!record.retired, || format!("extended on {node} after its release"))
 }
 
 /// Rule 8: a lease stops being valid before the first byte of its release is sent.

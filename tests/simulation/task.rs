@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use redquorum::protocol::backoff::{Backoff, Cause};
+use redquorum::protocol::keep::Keep;
 use redquorum::protocol::lease::{Asking, Event as LeaseEvent, Failure, Lease, NotExtended, Released};
 use redquorum::protocol::message::{HolderValue, Owner, Reply};
 use redquorum::protocol::quorum::NodeSet;
@@ -41,8 +42,8 @@ pub struct Task {
     backoff: Backoff,
     attempts_left: u64,
     extensions_left: u64,
-    /// Extends in good time, again and again, as a keeper does.
-    keeps: bool,
+    /// Extends in good time, again and again: by the schedule of the keeper.
+    keep: Option<Keep>,
     asking: Asking,
     ttl: Ttl,
     /// It waits in line where it can, until then on its client's clock.
@@ -65,7 +66,7 @@ impl Task {
             backoff: Backoff::new(Duration::ZERO, Duration::ZERO),
             attempts_left: 0,
             extensions_left: 0,
-            keeps: false,
+            keep: None,
             asking: Asking::Set,
             ttl,
             in_line: false,
@@ -239,9 +240,13 @@ impl World {
                 Some(waiter) => self.claim_failed(waiter, tenure, failure),
                 None => self.failed(task, tenure, failure),
             },
-            LeaseEvent::Extended(_) => self.counters.add(Seen::Extended),
+            LeaseEvent::Extended(_) => {
+                self.counters.add(Seen::Extended);
+                self.keep_on(task, tenure, true);
+            }
             LeaseEvent::NotExtended(NotExtended::Unconfirmed) => {
-                self.counters.add(Seen::ExtensionUnconfirmed)
+                self.counters.add(Seen::ExtensionUnconfirmed);
+                self.keep_on(task, tenure, false);
             }
             LeaseEvent::NotExtended(why) => {
                 let lost = why == NotExtended::Lost;
@@ -263,10 +268,32 @@ impl World {
         let most = if keeps { 8 } else { 2 };
         let extends = keeps || self.draw.chance(250);
         let extensions = if extends && !self.healed { self.draw.between(1, most) } else { 0 };
-        self.tasks[task].keeps = keeps;
+        let random = self.random();
+        let lease = &self.tenures[tenure].lease;
+        let ttl = lease.longest();
+        self.tasks[task].keep = keeps.then(|| Keep::new(ttl, lease.round().started(), random));
         self.tasks[task].extensions_left = extensions;
         let hold = self.hold_time(task, tenure);
         self.wake_after(task, hold);
+    }
+
+    fn random(&mut self) -> u32 {
+        (self.draw.next() >> 32) as u32
+    }
+
+    /// After the verdict on a keeper's extension: when the next is due, unless the holder is about to let go.
+    fn keep_on(&mut self, task: usize, tenure: usize, confirmed: bool) {
+        let (random, now) = (self.random(), self.client_now(self.tasks[task].client));
+        let started = self.tenures[tenure].lease.round().started();
+        let Some(keep) = &mut self.tasks[task].keep else { return };
+        match confirmed {
+            true => keep.confirmed(started, random),
+            false => keep.unconfirmed(now, random),
+        }
+        if self.tasks[task].extensions_left > 0 {
+            let pause = self.hold_time(task, tenure);
+            self.wake_after(task, pause);
+        }
     }
 
     /// Until the holder does something again: mostly short; sometimes up to the very end of validity, or beyond.
@@ -275,9 +302,12 @@ impl World {
         let until = holder.valid_until.map_or(self.now, |until| self.client_when(holder.client, until));
         let left = until.saturating_sub(self.now);
         let round_trip = 2 * self.plan.latency;
+        if let (Some(keep), false) = (self.tasks[task].keep, self.healed) {
+            let due = self.client_when(holder.client, keep.due());
+            return due.saturating_sub(self.now).min(left);
+        }
         match self.draw.below(100) {
             _ if self.healed => self.draw.below(round_trip),
-            _ if self.tasks[task].keeps => self.draw.between(left / 4, left / 2),
             0..68 => self.draw.below(2 * round_trip),
             68..80 if !self.plan.calm => self.draw.below(left + 1),
             // A holder that lets its lock run out is taken for hung, so none does while the order is demanded.
@@ -315,14 +345,24 @@ impl World {
 
     fn extend(&mut self, task: usize, tenure: usize) {
         let ttl = self.draw.pick(&self.plan.ttls);
+        let ttl = self.tasks[task].keep.map_or(ttl, |keep| keep.ttl());
         note!(self, "task {task} extends o{} by {} ms", self.tenures[tenure].owner, ttl.as_millis());
         if self.tenures[tenure].round.kind == RoundKind::Extend && !self.tenures[tenure].round.decided {
             self.counters.add(Seen::ExtensionReplaced);
         }
         let record = &mut self.owners[self.tenures[tenure].owner];
         record.longest_ttl = record.longest_ttl.max(ttl.as_millis());
-        let again = self.hold_time(task, tenure);
-        self.wake_after(task, again);
+        if self.tasks[task].keep.is_none() {
+            let again = self.hold_time(task, tenure);
+            self.wake_after(task, again);
+        } else if self.tasks[task].extensions_left == 0 {
+            // Lets go while its last extension may still be under way.
+            let again = self.draw.below(4 * self.plan.latency);
+            self.wake_after(task, again);
+        } else {
+            // The verdict says when to go on.
+            self.tasks[task].alarm += 1;
+        }
         let now = self.lease_now(tenure);
         self.tenures[tenure].lease.extend(ttl, now);
         self.drain(tenure);

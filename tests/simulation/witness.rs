@@ -165,6 +165,10 @@ impl World {
             Operation::Extend { ttl, .. } => record.longest_ttl = record.longest_ttl.max(ttl.as_millis()),
         }
         on_node.last_sent = local;
+        if matches!(operation, Operation::Extend { .. }) {
+            let finding = laws::nothing_follows_release(&self.owners[owner], NodeId::new(node));
+            self.demand(Law::NothingFollowsRelease, finding);
+        }
     }
 
     /// A lease gives out a send. One with a new number begins a round; the claims by which an extension heals carry
@@ -205,6 +209,8 @@ impl World {
             let now = self.client_now(holder.client);
             let finding = laws::heals_only_while_valid(now, holder.valid_until);
             self.demand(Law::HealsOnlyWhileValid, finding);
+            let finding = laws::heals_after_quorum(&self.tenures[tenure].round, self.plan.quorum);
+            self.demand(Law::HealsAfterQuorum, finding);
         }
     }
 
