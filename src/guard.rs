@@ -120,7 +120,7 @@ impl LockGuard {
 
     /// Gives the key another `ttl` of life on the nodes, counted from now; the validity never becomes shorter by it.
     /// Counts only nodes that still carried this holder, and sets the key again on nodes that had lost it, once a quorum
-    /// confirmed.
+    /// confirmed. A lock that is kept alive is kept as before afterwards, by its own TTL.
     ///
     /// # Errors
     ///
