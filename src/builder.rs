@@ -10,13 +10,14 @@ use uuid::Uuid;
 
 use crate::client::Redlock;
 use crate::clock::Clock;
-use crate::config::{BACKLOG, Config, Wait};
+use crate::config::{BACKLOG, Config, Guard, Wait};
 use crate::error::BuildError;
 use crate::node::redis::address::Address;
 use crate::node::redis::{self as redis_node, Settings};
-use crate::node::{self, Debts, Desk, Hints, Limits, Node, State, Wakeups};
+use crate::node::{self, Census, Debts, Hints, Limits, Node, State, Wakeups};
 use crate::protocol::message::ClientId;
 use crate::protocol::quorum::{MAX_NODES, NodeId, Quorum};
+use crate::protocol::restart::RestartGuard;
 use crate::protocol::validity::Drift;
 use crate::runtime::alarm::Alarm;
 use crate::runtime::janitor::{self, Balance};
@@ -215,6 +216,24 @@ impl RedlockBuilder {
         self
     }
 
+    /// For how long a node that may have forgotten a lock does not vote: the longest TTL that *anybody* uses on these nodes,
+    /// under any prefix; longer ones are refused. Default: the client's longest TTL. All clients of a lock must agree.
+    ///
+    /// A node that was restarted without durable writes, flushed, promoted, or whose clock was set may grant a lock that
+    /// is still held. It is asked all the same, and counts for extensions, but its grants count again in acquires only
+    /// once its memory is older than this, drift and 2 ms included. See `docs/operations.md`.
+    pub fn restart_guard(mut self, longest_ttl: Duration) -> Self {
+        self.config.guard = Guard::Of(longest_ttl);
+        self
+    }
+
+    /// Lets every node vote at once, whatever it may have forgotten: for nodes that were just started and hold nothing, as in
+    /// tests. On nodes that are in use, a single one that is restarted empty may then give a lock to a second holder.
+    pub fn no_restart_guard(mut self) -> Self {
+        self.config.guard = Guard::Off;
+        self
+    }
+
     /// The client's name as `CLIENT LIST` on the servers shows it. Default: `redquorum-` and a random uuid.
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.client_name = Some(name.into());
@@ -251,14 +270,15 @@ impl RedlockBuilder {
         };
         refuse_duplicates(&nodes)?;
         self.config.check(quorum)?;
+        let guard = self.config.guard()?;
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return Err(BuildError::NoRuntime) };
         let clock = self.clock.unwrap_or(Clock::System(runtime));
         let name = self.client_name.unwrap_or_else(|| format!("redquorum-{}", Uuid::new_v4()));
-        let shared = start(nodes, quorum, self.config, clock, &name);
+        let shared = start(nodes, quorum, self.config, guard, clock, &name);
         let redlock = Redlock { shared };
         if !self.lazy {
             connected(&redlock.shared).await?;
-            refuse_one_server_twice(&redlock.shared.nodes)?;
+            refuse_one_server_twice(&redlock.shared)?;
         }
         Ok(redlock)
     }
@@ -275,17 +295,14 @@ fn refuse_duplicates(nodes: &[NodeAddress]) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// Two spellings of one server's address are one server all the same, which its run id shows.
-fn refuse_one_server_twice(nodes: &[Node]) -> Result<(), BuildError> {
-    for (second, node) in nodes.iter().enumerate() {
-        let Some(run_id) = node.run_id() else { continue };
-        let same = |earlier: &Node| earlier.run_id().as_ref() == Some(&run_id);
-        if let Some(first) = nodes[..second].iter().position(same) {
-            let address = format!("{} and {}", nodes[first].address(), node.address());
-            return Err(BuildError::DuplicateNode { first: first + 1, second: second + 1, address });
-        }
-    }
-    Ok(())
+/// Two spellings of one server's address are one server all the same, which its run id or its marker shows.
+fn refuse_one_server_twice(shared: &Shared) -> Result<(), BuildError> {
+    let Some((first, second)) = shared.census.same_server() else { return Ok(()) };
+    let (first, second) = (first.index(), second.index());
+    let name =
+        |index: usize| shared.nodes.get(index).map(|node| node.address().to_string()).unwrap_or_default();
+    let address = format!("{} and {}", name(first), name(second));
+    Err(BuildError::DuplicateNode { first: first + 1, second: second + 1, address })
 }
 
 impl NodeAddress {
@@ -313,6 +330,7 @@ fn start(
     nodes: Vec<NodeAddress>,
     quorum: Quorum,
     config: Config,
+    guard: Option<RestartGuard>,
     clock: Clock,
     client_name: &str,
 ) -> Arc<Shared> {
@@ -322,12 +340,39 @@ fn start(
     let hints = Arc::new(Hints::default());
     let client = ClientId::from_bytes(*Uuid::new_v4().as_bytes());
     let wakeups = Wakeups::new(client, clock.clone(), debts.clone());
+    let census = Census::new(quorum);
     let mut doors = Vec::with_capacity(nodes.len());
     for (index, address) in nodes.into_iter().enumerate() {
         let id = NodeId::new(index);
-        let (door, desk) = node::node(id, address.name(), limits, debts.clone(), hints.clone());
+        let (door, desk) =
+            node::node(id, address.name(), limits, debts.clone(), hints.clone(), census.clone());
         doors.push(door);
-        spawn_node(address, desk, &config, client_name, &wakeups, clock.clone(), shutdown.clone());
+        let (clock, shutdown) = (clock.clone(), shutdown.clone());
+        let reply_timeout = config.reply_timeout(config.ttl);
+        match address.0 {
+            Kind::Redis(address) => {
+                let settings = Settings {
+                    address: *address,
+                    connect_timeout: config.connect_timeout,
+                    reply_timeout,
+                    backlog: BACKLOG,
+                    client_name: client_name.to_owned(),
+                    prefix: config.prefix.as_slice().into(),
+                    wakeups: wakeups.clone(),
+                    in_line: config.in_line,
+                    guard,
+                    census: census.clone(),
+                };
+                tokio::spawn(redis_node::serve(desk, settings, clock, shutdown));
+            }
+            #[cfg(feature = "testing")]
+            Kind::Memory(server) => {
+                let wakeups = wakeups.clone();
+                let serving =
+                    node::memory::serve(desk, server, reply_timeout, guard, wakeups, clock, shutdown);
+                tokio::spawn(serving);
+            }
+        }
     }
     let nodes: Arc<[Node]> = doors.into();
     let (balance, balance_seen) = watch::channel(Balance::default());
@@ -356,41 +401,10 @@ fn start(
         balance: balance_seen,
         wakeups,
         hints,
+        census,
         pace: Pace::default(),
         keeper,
     })
-}
-
-fn spawn_node(
-    address: NodeAddress,
-    desk: Desk,
-    config: &Config,
-    client_name: &str,
-    wakeups: &Arc<Wakeups>,
-    clock: Clock,
-    shutdown: CancellationToken,
-) {
-    let reply_timeout = config.reply_timeout(config.ttl);
-    match address.0 {
-        Kind::Redis(address) => {
-            let settings = Settings {
-                address: *address,
-                connect_timeout: config.connect_timeout,
-                reply_timeout,
-                backlog: BACKLOG,
-                client_name: client_name.to_owned(),
-                prefix: config.prefix.as_slice().into(),
-                wakeups: wakeups.clone(),
-                in_line: config.in_line,
-            };
-            tokio::spawn(redis_node::serve(desk, settings, clock, shutdown));
-        }
-        #[cfg(feature = "testing")]
-        Kind::Memory(server) => {
-            let wakeups = wakeups.clone();
-            tokio::spawn(node::memory::serve(desk, server, reply_timeout, wakeups, clock, shutdown));
-        }
-    }
 }
 
 /// Waits until a quorum is connected, and a little longer for the rest.

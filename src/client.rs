@@ -11,12 +11,14 @@ use tracing::Instrument;
 use crate::config::{Keeping, Wait};
 use crate::error::{AcquireError, InvalidRequest};
 use crate::guard::LockGuard;
+use crate::meter;
 use crate::node::Node;
 use crate::node::redis::LINGER;
 use crate::report::Inspection;
 use crate::runtime::acquire::{self, Request};
 use crate::runtime::inspect;
 use crate::shared::Shared;
+use crate::status::{self, NodeStatus};
 
 /// How soon, at first, and how often, in the long run, a closing client looks whether all is settled. Looking costs nobody
 /// else anything, which being told would.
@@ -101,6 +103,12 @@ impl Redlock {
     pub async fn inspect(&self, key: impl AsRef<[u8]>) -> Result<Inspection, InvalidRequest> {
         let key = self.shared.config.key(key.as_ref())?;
         Ok(inspect::inspect(&self.shared, key).await)
+    }
+
+    /// How each node is, in the configured order: connected or not, what its vote is worth, and what the server tells of
+    /// itself. Asks nobody: it is what the nodes told when they were connected, or up to five seconds ago.
+    pub fn nodes(&self) -> Vec<NodeStatus> {
+        status::of(&self.shared)
     }
 
     /// Closes the client, and every clone of it: waiting acquires end with [`AcquireError::Closed`], and no new ones
@@ -248,7 +256,11 @@ impl LockRequest {
         let request = self.check()?;
         let shared = self.redlock.shared;
         let span = tracing::debug_span!("acquire", key = %request.key);
-        let (driver, lease) = acquire::acquire(&shared, &request).instrument(span).await?;
+        let metered = meter::Acquire::begin(|| shared.clock.now());
+        let acquired = acquire::acquire(&shared, &request).instrument(span).await;
+        let lease = acquired.as_ref().map(|(driver, _)| driver.lease());
+        metered.end(lease, || shared.clock.now());
+        let (driver, lease) = acquired?;
         Ok(LockGuard::new(shared, driver, lease, request.keeping.alive.then_some(request.terms.ttl)))
     }
 }

@@ -7,6 +7,7 @@ use crate::protocol::keep;
 use crate::protocol::lease::Terms;
 use crate::protocol::message::Key;
 use crate::protocol::quorum::Quorum;
+use crate::protocol::restart::RestartGuard;
 use crate::protocol::validity::{Drift, Ttl};
 
 /// Long enough for a garbage collection, a slow disk or a failover of the caller's database; short enough that a crashed
@@ -51,6 +52,7 @@ pub(crate) struct Config {
     /// Whether those who wait stand in line, instead of asking again and again.
     pub(crate) in_line: bool,
     pub(crate) keeping: Keeping,
+    pub(crate) guard: Guard,
 }
 
 /// Whether a lock is kept alive, and for how long at most.
@@ -58,6 +60,17 @@ pub(crate) struct Config {
 pub(crate) struct Keeping {
     pub(crate) alive: bool,
     pub(crate) longest: Option<Duration>,
+}
+
+/// The restart guard: the longest TTL that anybody uses on the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// The client's own longest TTL.
+    MaxTtl,
+    /// This long.
+    Of(Duration),
+    /// Every node votes at once.
+    Off,
 }
 
 /// How long an acquire may wait for the lock.
@@ -85,6 +98,7 @@ impl Default for Config {
             retry: (DEFAULT_RETRY_LEAST, DEFAULT_RETRY_MOST),
             in_line: true,
             keeping: Keeping::default(),
+            guard: Guard::MaxTtl,
         }
     }
 }
@@ -93,6 +107,21 @@ impl Config {
     /// The longest TTL that a request may ask for.
     pub(crate) fn max_ttl(&self) -> Duration {
         self.max_ttl.unwrap_or(self.ttl)
+    }
+
+    /// How old a node's memory must be.
+    pub(crate) fn guard(&self) -> Result<Option<RestartGuard>, InvalidRequest> {
+        let (guard, max_ttl) = match (self.guard, self.max_ttl()) {
+            (Guard::Off, _) => return Ok(None),
+            (Guard::MaxTtl, max_ttl) => (max_ttl, max_ttl),
+            (Guard::Of(guard), max_ttl) => (guard, max_ttl),
+        };
+        if guard < max_ttl {
+            return Err(InvalidRequest::GuardTooShort { guard, max_ttl });
+        }
+        let checked = Ttl::new(guard, self.drift, guard);
+        let checked = checked.map_err(|error| InvalidRequest::from_ttl(guard, error))?;
+        Ok(Some(RestartGuard::new(checked, self.drift)))
     }
 
     /// How long one round waits for replies: a fiftieth of the TTL, so that waiting costs 2 % of it at most; not below
@@ -120,6 +149,7 @@ impl Config {
                 return Err(InvalidRequest::ZeroTimeout { name });
             }
         }
+        self.guard()?;
         self.terms(quorum, self.ttl, self.keeping).map(|_| ())
     }
 
@@ -236,6 +266,8 @@ mod tests {
             format!("| `wait`, `wait_forever` | {wait} |"),
             format!("| `retry` | random, up to {least} at first, doubling to {most} |"),
             format!("| `connect_timeout` | {} |", seconds(DEFAULT_CONNECT_TIMEOUT)),
+            "| `restart_guard`, `no_restart_guard` | the longest TTL of a request".to_owned(),
+            format!("its marker | | every {}", seconds(crate::node::redis::LOOK_EVERY)),
             format!("from 1 byte to {MAX_KEY_LENGTH} bytes |"),
             format!("{BACKLOG} sets at most, {} with releases", 2 * BACKLOG),
             format!("{} at most, then the one that ends first", crate::protocol::debt::MAX_DEBTS_PER_NODE),
@@ -270,6 +302,21 @@ mod tests {
         assert_eq!(config.check(three()), Err(InvalidRequest::ZeroTimeout { name: "connect timeout" }));
         let config = Config { reply_timeout: Some(Duration::ZERO), ..Config::default() };
         assert_eq!(config.check(three()), Err(InvalidRequest::ZeroTimeout { name: "reply timeout" }));
+    }
+
+    /// The restart guard is for the longest TTL, on by default; one that is shorter is refused, quoting both.
+    #[test]
+    fn the_guard_covers_the_longest_ttl() {
+        let config = Config { ttl: ms(1_000), max_ttl: Some(ms(5_000)), ..Config::default() };
+        assert_eq!(config.guard().unwrap().unwrap().least(), ms(5_052));
+        let longer = Config { guard: Guard::Of(ms(20_000)), ..config.clone() };
+        assert_eq!(longer.guard().unwrap().unwrap().least(), ms(20_202));
+        assert!(longer.check(three()).is_ok());
+        let shorter = Config { guard: Guard::Of(ms(4_999)), ..config.clone() };
+        let error = shorter.check(three()).unwrap_err();
+        assert_eq!(error, InvalidRequest::GuardTooShort { guard: ms(4_999), max_ttl: ms(5_000) });
+        assert!(error.to_string().contains("4.999s") && error.to_string().contains("5s"), "{error}");
+        assert_eq!(Config { guard: Guard::Off, ..config }.guard(), Ok(None));
     }
 
     /// A derived reply timeout gives way to a short TTL; every TTL above the drift allowance by 2 ms works.

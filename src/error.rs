@@ -129,6 +129,17 @@ pub enum InvalidRequest {
         /// What is allowed.
         maximum: Duration,
     },
+    /// The restart guard is shorter than a TTL that may be used: a node could forget such a lock and vote while it is held.
+    #[error(
+        "the restart guard {guard:?} is shorter than the longest TTL {max_ttl:?}: a node that forgot such a lock would \
+         vote while it is still held"
+    )]
+    GuardTooShort {
+        /// The guard given.
+        guard: Duration,
+        /// The longest TTL.
+        max_ttl: Duration,
+    },
     /// Waiting for replies may use up the TTL.
     #[error(
         "the reply timeout {reply_timeout:?} contradicts the TTL {ttl:?}: after drift ({allowance:?}) and minimum \
@@ -230,6 +241,17 @@ pub enum AcquireError {
         /// What each node answered.
         report: Report,
     },
+    /// Enough nodes granted, or still may, but some of them may have forgotten a lock that is still held, after a restart
+    /// for instance, and do not count yet. Wait for them, or look why they lost their memory.
+    #[error("lock \"{key}\" not acquired, {}: {report}", guarded_for(.remaining))]
+    Guarded {
+        /// The key on the servers.
+        key: String,
+        /// How much longer so many of them do not count that there is no quorum without; `None` where that is not known.
+        remaining: Option<Duration>,
+        /// What each node answered.
+        report: Report,
+    },
     /// Enough nodes granted, but too late: the TTL is too short for these nodes.
     #[error(
         "lock \"{key}\" came too late: {remaining:?} of validity left, {needed:?} needed. Use a longer TTL or nearer \
@@ -264,6 +286,13 @@ pub enum AcquireError {
     NoRandomness(String),
 }
 
+fn guarded_for(remaining: &Option<Duration>) -> String {
+    match remaining {
+        Some(remaining) => format!("guarded until {remaining:.1?} from now"),
+        None => "guarded until a node can be marked".to_owned(),
+    }
+}
+
 impl AcquireError {
     /// Whether somebody else having the lock is what stood in the way, at the last attempt where there were several.
     pub fn is_contention(&self) -> bool {
@@ -284,6 +313,7 @@ impl AcquireError {
         match self {
             Self::Held { report, .. }
             | Self::NoQuorum { report, .. }
+            | Self::Guarded { report, .. }
             | Self::ValidityExhausted { report, .. } => Some(report),
             Self::WaitOver { last, .. } => last.report(),
             Self::Closed | Self::Invalid(_) | Self::NoRandomness(_) => None,

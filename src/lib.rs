@@ -19,15 +19,15 @@
 //! # What a held lock means
 //!
 //! Until `LockGuard::remaining` is zero, no other client of the same nodes acquires the lock. That holds as long as no node
-//! forgets a key before its time, and clocks run at rates that differ by less than the drift allowance.
+//! forgets a key unnoticed before its time, and clocks run at rates that differ by less than the drift allowance.
 //!
 //! It does **not** mean
 //!
 //! - **that a late holder is stopped.** A process that was paused after its last look at the clock goes on where it was. Look at
 //!   `LockGuard::is_valid` before each step that matters, race the work against `LockGuard::lost`, and where two holders at
 //!   once would do harm, let the resource refuse the late one, by a version or a condition on its write.
-//! - **that nodes remember.** A node that comes back empty may grant a lock that is still held, and this is not noticed. Let nodes
-//!   write each change to disk before they answer, or keep one that lost its memory away for the longest TTL in use.
+//! - **that nodes remember.** A node that comes back empty does not vote for the longest TTL (see
+//!   `RedlockBuilder::restart_guard`). A backup that brings an old state back on a server that was long up is not noticed.
 //! - **that waiting is fair.** Those who wait ask again at random moments.
 //!
 //! # How it works
@@ -74,14 +74,15 @@
 //! | `runtime` (default) | always, but to build the protocol alone |
 //! | `tls` | for `rediss://` addresses: rustls, with the root certificates of the platform |
 //! | `serde` | to send a held lock to another process, as `LockParts` |
+//! | `metrics` | to count and measure through the facade of the `metrics` crate |
 //! | `testing` | in the tests of your own code: nodes in memory, with faults and a clock to your liking |
 //!
 //! # Longer documents
 //!
 //! In the source: `docs/design.md` (how it is built, and why), `docs/safety.md` (what holds under which assumption, and which test shows it),
-//! `docs/testing.md` (how that is shown), and the table of all defaults in `README.md`.
+//! `docs/operations.md` (nodes, restarts, access rules, metrics), `docs/testing.md` (how that is shown), and the table of all defaults in `README.md`.
 //!
-//! Not there yet: fencing tokens, a guard against restarted nodes, metrics.
+//! Not there yet: fencing tokens.
 
 #[cfg(feature = "runtime")]
 mod builder;
@@ -95,6 +96,8 @@ mod config;
 mod error;
 #[cfg(feature = "runtime")]
 mod guard;
+#[cfg(feature = "runtime")]
+mod meter;
 #[doc(hidden)]
 pub mod node;
 #[cfg(feature = "runtime")]
@@ -109,6 +112,8 @@ mod runtime;
 mod scope;
 #[cfg(feature = "runtime")]
 mod shared;
+#[cfg(feature = "runtime")]
+mod status;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -128,6 +133,8 @@ pub use parts::{LockParts, ResumeRequest};
 pub use report::{Inspection, NodeInspection, NodeReport, NodeState, Outcome, Report};
 #[cfg(feature = "runtime")]
 pub use runtime::term::Lost;
+#[cfg(feature = "runtime")]
+pub use status::{Health, NodeStatus, NodeVote, Persistence, Role};
 
 /// The examples of the README are tests.
 #[cfg(all(doctest, feature = "runtime"))]

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::node::Node;
-use crate::protocol::message::{Holder, HolderValue, Key, Reply};
+use crate::protocol::message::{Holder, HolderValue, Key, Reply, Uncounted};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::round::{Round, Vote};
+use crate::protocol::time::Instant;
 
 /// The votes of one round. `Display` is one line that a person understands:
 ///
@@ -77,7 +78,7 @@ impl Inspection {
         };
         let nodes = found.zip(nodes).map(|(found, node)| NodeInspection {
             address: node.address().clone(),
-            state: found.map(state).map_err(|reply| Outcome::new(&reply).to_string()),
+            state: found.map(state).map_err(|reply| Outcome::new(&reply, Instant::default()).to_string()),
         });
         Self { key: key.to_string(), nodes: nodes.collect() }
     }
@@ -131,6 +132,14 @@ pub enum Outcome {
         /// What is left of the key's life, where the server told.
         remaining: Option<Duration>,
     },
+    /// The node granted, but it may have forgotten a lock that is still held, so that its grant does not count yet: the
+    /// restart guard.
+    Guarded {
+        /// How much longer, counted from its answer; `None` where that is not known yet.
+        remaining: Option<Duration>,
+    },
+    /// The node granted, but it does not vote: why.
+    NoVoter(String),
     /// There is no such key, or it is another's (release and extend).
     NotOurs,
     /// The server refused before executing anything: its error.
@@ -145,7 +154,8 @@ pub enum Outcome {
 
 impl Report {
     pub(crate) fn new(round: &Round, nodes: &[Node]) -> Self {
-        let nodes = round.votes().zip(nodes).map(|(vote, node)| NodeReport::new(vote, node));
+        let started = round.started();
+        let nodes = round.votes().zip(nodes).map(|(vote, node)| NodeReport::new(vote, node, started));
         Self { needed: round.quorum().needed(), nodes: nodes.collect() }
     }
 
@@ -153,7 +163,7 @@ impl Report {
     pub(crate) fn with_holder(&self, node: NodeId, holder: Holder, elapsed: Duration) -> Self {
         let mut nodes = self.nodes.to_vec();
         if let Some(report) = nodes.get_mut(node.index()) {
-            report.outcome = Outcome::new(&Reply::Held(holder));
+            report.outcome = Outcome::new(&Reply::Held(holder), Instant::default());
             report.elapsed = elapsed;
         }
         Self { needed: self.needed, nodes: nodes.into() }
@@ -191,16 +201,24 @@ impl Report {
 }
 
 impl NodeReport {
-    fn new(vote: Vote<'_>, node: &Node) -> Self {
-        let outcome = vote.reply.map_or(Outcome::Pending, Outcome::new);
+    fn new(vote: Vote<'_>, node: &Node, started: Instant) -> Self {
+        let answered = started.after(vote.elapsed);
+        let outcome = vote.reply.map_or(Outcome::Pending, |reply| Outcome::new(reply, answered));
         Self { address: node.address().clone(), outcome, elapsed: vote.elapsed }
     }
 }
 
 impl Outcome {
-    fn new(reply: &Reply) -> Self {
+    fn new(reply: &Reply, answered: Instant) -> Self {
         match reply {
             Reply::Granted | Reply::HandedOver | Reply::Voted => Self::Granted,
+            Reply::Uncounted(Uncounted::Guarded { until }) => {
+                Self::Guarded { remaining: (*until != Instant::FAR_FUTURE).then(|| until.since(answered)) }
+            }
+            Reply::Uncounted(Uncounted::Replica) => Self::NoVoter("it is a replica".to_owned()),
+            Reply::Uncounted(Uncounted::SameServer(node)) => {
+                Self::NoVoter(format!("it is the same server as {node}"))
+            }
             Reply::Held(Holder { value, remaining }) => {
                 let holder = (*value != HolderValue::Unnamed).then(|| value.to_string());
                 Self::Held { holder, remaining: *remaining }
@@ -220,6 +238,8 @@ impl fmt::Display for Report {
         write!(f, "{} granted", self.granted())?;
         let kinds = [
             ("held", self.count(|outcome| matches!(outcome, Outcome::Held { .. }))),
+            ("guarded", self.count(|outcome| matches!(outcome, Outcome::Guarded { .. }))),
+            ("not voting", self.count(|outcome| matches!(outcome, Outcome::NoVoter(_)))),
             ("not ours", self.count(|outcome| matches!(outcome, Outcome::NotOurs))),
             ("refused", self.count(|outcome| matches!(outcome, Outcome::Refused(_)))),
             ("not asked", self.count(|outcome| matches!(outcome, Outcome::NotSent(_)))),
@@ -242,7 +262,11 @@ impl fmt::Display for NodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, outcome, elapsed } = self;
         match outcome {
-            Outcome::Granted | Outcome::NotOurs | Outcome::Held { .. } => {
+            Outcome::Granted
+            | Outcome::Guarded { .. }
+            | Outcome::NoVoter(_)
+            | Outcome::NotOurs
+            | Outcome::Held { .. } => {
                 write!(f, "{address} {outcome} in {elapsed:.1?}")
             }
             Outcome::Refused(_) | Outcome::NotSent(_) | Outcome::Unknown(_) | Outcome::Pending => {
@@ -260,6 +284,13 @@ impl fmt::Display for Outcome {
                 write!(f, "held by {}", holder.as_deref().unwrap_or("another"))?;
                 remaining.map_or(Ok(()), |left| write!(f, " for another {left:.1?}"))
             }
+            Self::Guarded { remaining: Some(left) } => {
+                write!(f, "granted, but may have forgotten a lock, guarded for another {left:.1?},")
+            }
+            Self::Guarded { remaining: None } => {
+                f.write_str("granted, but may have forgotten a lock, guarded,")
+            }
+            Self::NoVoter(why) => write!(f, "granted, but does not vote ({why}),"),
             Self::NotOurs => f.write_str("not ours"),
             Self::Refused(message) => write!(f, "refused: {message}"),
             Self::NotSent(reason) => f.write_str(reason),

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::node::{Debts, Hints, Node, Wakeups};
+use crate::node::{Census, Debts, Hints, Node, Wakeups};
 use crate::protocol::quorum::Quorum;
 use crate::runtime::alarm::Alarm;
 use crate::runtime::janitor::Balance;
@@ -32,6 +32,7 @@ pub(crate) struct Shared {
     pub(crate) balance: watch::Receiver<Balance>,
     pub(crate) wakeups: Arc<Wakeups>,
     pub(crate) hints: Arc<Hints>,
+    pub(crate) census: Arc<Census>,
     pub(crate) pace: Pace,
     pub(crate) keeper: Arc<Keeper>,
 }

@@ -61,10 +61,11 @@ impl MemoryCluster {
         Self { nodes: (0..count).map(node).collect(), clock }
     }
 
-    /// A builder of a client of these nodes, on their clock.
+    /// A builder of a client of these nodes, on their clock. Nodes that have just been made could not vote for a TTL, so
+    /// the restart guard is off; a test of its own with [`RedlockBuilder::restart_guard`] and [`MemoryNode::set_age`].
     pub fn builder(&self) -> RedlockBuilder {
         let addresses = self.nodes.iter().map(|node| NodeAddress::memory(node.server.clone()));
-        RedlockBuilder::new().clock(self.clock.clone()).nodes(addresses)
+        RedlockBuilder::new().clock(self.clock.clone()).no_restart_guard().nodes(addresses)
     }
 
     /// The node at `index`, counted from 0.
@@ -119,9 +120,15 @@ impl MemoryNode {
         self.server.switch(|faults| *faults = Default::default());
     }
 
-    /// Forgets all keys, as a restart without persistence does.
+    /// Forgets all keys, as a restart without persistence does. Its memory begins now.
     pub fn wipe(&self) {
-        self.server.with_store(|store, _| store.wipe());
+        self.server.wipe();
+    }
+
+    /// Lets the node have forgotten nothing for so long: an older one than the restart guard votes at once. A node that
+    /// was just made has no age.
+    pub fn set_age(&self, age: Duration) {
+        self.server.set_age(age);
     }
 
     /// Forgets one key, as an eviction does. Returns whether it was there.
@@ -184,6 +191,9 @@ impl RawNode {
 
         let (debts, _) = crate::node::Debts::channel();
         let clock = Clock::System(tokio::runtime::Handle::current());
+        let Some(quorum) = crate::protocol::quorum::Quorum::of(1) else {
+            return Err(crate::BuildError::NoNodes);
+        };
         let settings = Settings {
             address: Address::parse(url)?,
             connect_timeout: Duration::from_secs(5),
@@ -193,11 +203,20 @@ impl RawNode {
             prefix: Arc::default(),
             wakeups: crate::node::Wakeups::new(client, clock.clone(), debts.clone()),
             in_line: true,
+            guard: None,
+            census: crate::node::Census::new(quorum),
         };
         let limits = crate::node::Limits { backlog: settings.backlog };
         let id = crate::protocol::quorum::NodeId::new(0);
         let hints = Arc::default();
-        let (node, desk) = crate::node::node(id, settings.address.name().clone(), limits, debts, hints);
+        let (node, desk) = crate::node::node(
+            id,
+            settings.address.name().clone(),
+            limits,
+            debts,
+            hints,
+            settings.census.clone(),
+        );
         let shutdown = tokio_util::sync::CancellationToken::new();
         tokio::spawn(serve(desk, settings, clock, shutdown.clone()));
         // The sender is in the node, so waiting cannot fail.

@@ -3,6 +3,8 @@
 mod clients;
 mod common;
 
+use std::future::IntoFuture;
+
 use clients::{SOON, TTL, builder, client, ms};
 use common::{Cluster, Server, eventually};
 use redquorum::{AcquireError, Redlock, ReleaseError};
@@ -178,4 +180,75 @@ async fn connections_carry_the_client_name() {
     let list = || format!("{:?}", cluster[0].command(&["CLIENT", "LIST"]));
 
     eventually(SOON, "the name shows", || list().contains("name=billing-7")).await;
+}
+
+/// The access rules of docs/operations.md, as one user's.
+fn documented_rules() -> Vec<String> {
+    let text = include_str!("../docs/operations.md");
+    let line = text.lines().find(|line| line.starts_with("user app on ")).expect("the rules");
+    line.split_whitespace().skip(2).map(str::to_owned).collect()
+}
+
+/// The documented rights are enough for everything, the restart guard and the line included: no server refuses anything,
+/// nothing is missing from what the nodes tell, and every command that a script calls is among them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_rights_are_enough() {
+    let cluster = Cluster::start(3);
+    let mut rules = documented_rules();
+    rules.extend(
+        ["delex", "delifeq"]
+            .iter()
+            .filter(|name| knows(&cluster[0], &format!("-{name}")))
+            .map(|name| format!("+{name}")),
+    );
+    for server in cluster.iter() {
+        let command = ["ACL", "SETUSER", "app", "reset"].iter().map(|word| word.to_string());
+        server.command(&command.chain(rules.iter().cloned()).collect::<Vec<_>>());
+    }
+    let urls = cluster.iter().map(|server| server.url_with(Some("app"), Some("secret"), 0));
+    let ttl = ms(1_000);
+    let of_user = |nodes: Vec<String>| {
+        redquorum::Redlock::builder().nodes(nodes).prefix("app:").ttl(ttl).reply_timeout(ms(200))
+    };
+    let urls: Vec<_> = urls.collect();
+    let (one, other) = tokio::join!(of_user(urls.clone()).build(), of_user(urls).build());
+    let (one, other) = (one.expect("nodes"), other.expect("nodes"));
+
+    let mut guard = one.acquire("k").await.expect("the guard ends");
+    let (waiter, second) =
+        (tokio::spawn(other.lock("k").into_future()), tokio::spawn(other.lock("k").into_future()));
+    let waiting = async || one.inspect("k").await.expect("a name").waiting();
+    while waiting().await < 2 {
+        tokio::time::sleep(ms(5)).await;
+    }
+    guard.extend(ttl).await.expect("extended");
+    guard.release().await.expect("released");
+    let (first, second) = (waiter.await.expect("no panic"), tokio::time::timeout(ms(200), second).await);
+    first.expect("handed over").release().await.expect("released");
+    drop(second);
+    // The next look at each server.
+    tokio::time::sleep(ms(5_200)).await;
+
+    for node in one.nodes() {
+        assert_eq!(node.vote, redquorum::NodeVote::Counts, "{node}");
+        assert!(node.version.is_some() && node.role.is_some() && node.run_id.is_some(), "{node}");
+        assert!(
+            node.uptime.is_some() && node.eviction_policy.is_some() && node.persistence.is_some(),
+            "{node}"
+        );
+    }
+    for server in cluster.iter() {
+        let log = format!("{:?}", server.command(&["ACL", "LOG"]));
+        assert!(log == "Array([])" || log == "array([])", "{log}");
+        assert!(server.exists("app:redquorum:node"));
+    }
+    let scripts =
+        std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/node/scripts")).expect("scripts");
+    for script in scripts {
+        let text = std::fs::read_to_string(script.expect("a file").path()).expect("text");
+        for called in text.split("call('").skip(1).filter_map(|rest| rest.split('\'').next()) {
+            let rule = format!("+{}", called.to_lowercase());
+            assert!(rules.contains(&rule), "{rule}");
+        }
+    }
 }

@@ -7,15 +7,19 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
+use super::census::Census;
 use super::hints::Hints;
 use super::mailbox::{Delivery, Request};
+use crate::meter;
 use crate::protocol::debt::Debt;
 use crate::protocol::line::NodeName;
 use crate::protocol::message::{ConnectionId, NotSent, Operation, Reply, ServerMessage, Unknown};
 use crate::protocol::quorum::NodeId;
+use crate::protocol::restart::Standing;
 use crate::protocol::time::Instant;
 
 /// Bounds of one node's door.
@@ -102,7 +106,7 @@ struct Door {
     inside: AtomicUsize,
     state: watch::Sender<State>,
     trouble: Mutex<ServerMessage>,
-    run_id: Mutex<Option<Arc<str>>>,
+    census: Arc<Census>,
     debts: Arc<Debts>,
     /// [`NodeName`] as bits; 0 while it is not known.
     name: AtomicU64,
@@ -129,13 +133,15 @@ pub(crate) struct Call {
     door: Arc<Door>,
 }
 
-/// A node and the desk behind it. `debts` leads to the janitor; what releases tell of waiters goes to `hints`.
+/// A node and the desk behind it. `debts` leads to the janitor; what releases tell of waiters goes to `hints`, and
+/// what the node's grants are worth is read from `census`.
 pub(crate) fn node(
     id: NodeId,
     address: Arc<str>,
     limits: Limits,
     debts: Arc<Debts>,
     hints: Arc<Hints>,
+    census: Arc<Census>,
 ) -> (Node, Desk) {
     let trouble: ServerMessage = "connecting".into();
     let door = Arc::new(Door {
@@ -147,7 +153,7 @@ pub(crate) fn node(
         inside: AtomicUsize::new(0),
         state: watch::Sender::new(State::Connecting),
         trouble: Mutex::new(trouble),
-        run_id: Mutex::default(),
+        census,
         debts,
         name: AtomicU64::new(0),
         deaf: AtomicBool::new(false),
@@ -220,11 +226,6 @@ impl Node {
         self.door.inside.load(Ordering::SeqCst) == 0
     }
 
-    /// Which run of a server the node was last connected to, where it told.
-    pub(crate) fn run_id(&self) -> Option<Arc<str>> {
-        self.door.run_id.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// What names the node for all clients alike, once it was connected.
     pub(crate) fn name(&self) -> Option<NodeName> {
         let bits = self.door.name.load(Ordering::Relaxed);
@@ -259,6 +260,7 @@ impl Door {
     }
 
     fn set_state(&self, state: State) {
+        meter::node_up(&self.address, state == State::Up);
         self.state.send_if_modified(|current| {
             let changed = *current != state;
             *current = state;
@@ -268,12 +270,11 @@ impl Door {
 }
 
 impl Desk {
-    /// A new connection takes calls from now on; to which run of which server, where it told. Returns its name. `name` is
-    /// the node's for all clients, and `deaf` says that it cannot wake this one.
-    pub(crate) fn open(&mut self, run_id: Option<Arc<str>>, name: NodeName, deaf: bool) -> ConnectionId {
+    /// A new connection takes calls from now on, with the node's grants worth what the census says. Returns its name.
+    /// `name` is the node's for all clients, and `deaf` says that it cannot wake this one.
+    pub(crate) fn open(&mut self, name: NodeName, deaf: bool) -> ConnectionId {
         self.connections += 1;
         let door = &*self.door;
-        *door.run_id.lock().unwrap_or_else(PoisonError::into_inner) = run_id;
         door.name.store(name.to_bits(), Ordering::Relaxed);
         door.deaf.store(deaf, Ordering::Relaxed);
         door.suspect.store(false, Ordering::Relaxed);
@@ -281,6 +282,28 @@ impl Desk {
         door.set_state(State::Up);
         door.debts.send(Notice::Usable(door.id));
         ConnectionId(self.connections)
+    }
+
+    /// The node has another name than before.
+    pub(crate) fn rename(&mut self, name: NodeName) {
+        self.door.name.store(name.to_bits(), Ordering::Relaxed);
+    }
+
+    /// What the node's own memory is worth from now on.
+    #[cfg(feature = "testing")]
+    pub(crate) fn stand(&mut self, standing: Standing) {
+        self.door.census.set_standing(self.door.id, standing);
+    }
+
+    /// What the node's grants are worth now.
+    pub(crate) fn standing(&self) -> Standing {
+        self.door.census.standing(self.door.id)
+    }
+
+    /// A call was answered after so long.
+    pub(crate) fn note_round_trip(&mut self, round_trip: Duration) {
+        self.door.census.note_round_trip(self.door.id, round_trip);
+        meter::round_trip(&self.door.address, round_trip);
     }
 
     /// No connection takes calls any more, because of this trouble.
@@ -355,7 +378,17 @@ impl Call {
         }
         let (node, connection) = (self.door.id, self.connection);
         let (creates, keys) = (request.operation.creates(), request.operation.keys());
-        request.mailbox.deliver(Delivery { node, call: request.call, creates, connection, reply, at });
+        let standing = self.door.census.standing(node);
+        meter::answered(&self.door.address, request.operation.name(), &reply);
+        request.mailbox.deliver(Delivery {
+            node,
+            call: request.call,
+            creates,
+            connection,
+            reply,
+            standing,
+            at,
+        });
         // Last: the call counts until everything that it left counts elsewhere.
         self.door.inside.fetch_sub(keys, Ordering::SeqCst);
     }

@@ -12,6 +12,7 @@ use futures::task::AtomicWaker;
 use crate::protocol::debt::Debt;
 use crate::protocol::message::{ConnectionId, Operation, Reply};
 use crate::protocol::quorum::{NodeId, NodeSet};
+use crate::protocol::restart::Standing;
 use crate::protocol::time::Instant;
 
 /// One operation on its way to a node.
@@ -36,6 +37,8 @@ pub(crate) struct Delivery {
     pub(crate) creates: bool,
     pub(crate) connection: ConnectionId,
     pub(crate) reply: Reply,
+    /// What the node's grants were worth when it answered.
+    pub(crate) standing: Standing,
     /// When the answer was read from the node.
     pub(crate) at: Instant,
 }

@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::protocol::line::NodeName;
 use crate::protocol::message::{NotSent, Operation, Reply, Unknown};
 use crate::protocol::quorum::NodeId;
+use crate::protocol::restart::{RestartGuard, Standing};
 use crate::protocol::time::Instant;
 
 /// One server in memory.
@@ -40,6 +41,8 @@ struct State {
     listeners: Vec<Listener>,
     /// Wake-ups do not reach clients that connect from now on.
     deaf: bool,
+    /// How old its memory was at a moment: from then on it has forgotten nothing.
+    memory: (Instant, Duration),
 }
 
 /// One client's connection, listening.
@@ -69,8 +72,9 @@ impl Faults {
 
 impl Server {
     pub(crate) fn new(name: impl Into<Arc<str>>, clock: Clock) -> Arc<Self> {
-        let (state, changed) = (Mutex::default(), watch::Sender::new(0));
-        Arc::new(Self { name: name.into(), clock, state, changed })
+        let state = State { memory: (clock.now(), Duration::ZERO), ..State::default() };
+        let changed = watch::Sender::new(0);
+        Arc::new(Self { name: name.into(), clock, state: Mutex::new(state), changed })
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
@@ -80,6 +84,26 @@ impl Server {
     /// Looks at or changes what the server keeps, at its present time.
     pub(crate) fn with_store<T>(&self, look: impl FnOnce(&mut Store, Instant) -> T) -> T {
         look(&mut self.lock().store, self.clock.now())
+    }
+
+    /// The server has forgotten nothing for so long.
+    pub(crate) fn set_age(&self, age: Duration) {
+        self.lock().memory = (self.clock.now(), age);
+    }
+
+    /// Forgets everything.
+    pub(crate) fn wipe(&self) {
+        let mut state = self.lock();
+        state.store.wipe();
+        state.memory = (self.clock.now(), Duration::ZERO);
+    }
+
+    /// What the server's grants are worth.
+    fn standing(&self, guard: Option<RestartGuard>) -> Standing {
+        let (at, age) = self.lock().memory;
+        guard.map_or(Standing::COUNTS, |guard| {
+            Standing::CountsFrom(at.after(guard.least().saturating_sub(age)))
+        })
     }
 
     /// How many operations the server has executed.
@@ -174,6 +198,7 @@ pub(crate) async fn serve(
     mut desk: Desk,
     server: Arc<Server>,
     reply_timeout: Duration,
+    guard: Option<RestartGuard>,
     wakeups: Arc<Wakeups>,
     clock: Clock,
     shutdown: CancellationToken,
@@ -199,6 +224,7 @@ pub(crate) async fn serve(
         let session = Session {
             desk: &mut desk,
             server: &server,
+            guard,
             wakeups: &wakeups,
             clock: &clock,
             suspect: reply_timeout.saturating_mul(3).max(Duration::from_millis(100)),
@@ -215,6 +241,7 @@ pub(crate) async fn serve(
 struct Session<'a> {
     desk: &'a mut Desk,
     server: &'a Server,
+    guard: Option<RestartGuard>,
     wakeups: &'a Arc<Wakeups>,
     clock: &'a Clock,
     suspect: Duration,
@@ -234,7 +261,7 @@ impl Session<'_> {
     async fn run(mut self, changed: &mut watch::Receiver<u64>, shutdown: &CancellationToken) -> bool {
         let deaf = self.server.listen(self.wakeups, self.desk.id());
         let name = NodeName::of(self.server.name().as_bytes());
-        let connection = self.desk.open(None, name, deaf);
+        let connection = self.desk.open(name, deaf);
         loop {
             self.work();
             if self.server.faults().crashed {
@@ -289,6 +316,8 @@ impl Session<'_> {
             return;
         }
         let now = self.clock.now();
+        // A server here tells the age of its memory with every answer.
+        self.desk.stand(self.server.standing(self.guard));
         for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.executed) {
             if now < waiting.since.after(faults.delay) {
                 break;
@@ -297,6 +326,7 @@ impl Session<'_> {
             let Some(request) = waiting.call.request() else { continue };
             let reply = self.server.execute(&request.operation);
             if !faults.loses_replies {
+                self.desk.note_round_trip(now.since(waiting.since));
                 waiting.call.answer(reply, now);
             }
         }

@@ -9,6 +9,8 @@
 //! it, and what is not settled goes to the janitor: no caller has to stay alive for that.
 
 #[cfg(feature = "runtime")]
+mod census;
+#[cfg(feature = "runtime")]
 mod door;
 #[cfg(feature = "runtime")]
 mod hints;
@@ -22,6 +24,8 @@ pub mod store;
 #[cfg(feature = "runtime")]
 mod wakeups;
 
+#[cfg(feature = "runtime")]
+pub(crate) use census::{Adoption, Census, Facts};
 #[cfg(feature = "runtime")]
 pub(crate) use door::{Call, Debts, Desk, Limits, Node, Notice, State, node};
 #[cfg(feature = "runtime")]

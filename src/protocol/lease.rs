@@ -18,6 +18,7 @@ use super::line::{self, Lines};
 use super::message::{ConnectionId, Key, NotSent, Operation, Owner, Reply};
 use super::patience::Patience;
 use super::quorum::{NodeId, NodeSet, Quorum};
+use super::restart::Standing;
 use super::round::{Round, Verdict, Vote};
 use super::time::Instant;
 use super::validity::{Drift, Ttl, Validity};
@@ -90,6 +91,11 @@ pub enum Failure {
     Contended,
     /// Too few nodes answered.
     Unavailable,
+    /// Enough nodes granted, or still may, but too few of them count: the others may have forgotten a lock.
+    Guarded {
+        /// When enough of them count, as far as they answered; the end of time where that is not known.
+        until: Instant,
+    },
     /// Enough nodes granted, but so late that less than the minimum validity was left.
     Exhausted {
         /// What was left.
@@ -335,7 +341,14 @@ impl Lease {
         }
     }
 
-    /// The answer to a call, of this round or an earlier one. `creates` says whether the call was a set or claim.
+    /// What the answer of a node of this standing is in the current round: a grant to a set or claim (`creates`) that
+    /// does not count is no grant for an acquire. For an extension it is as good as any, which only asks whether the key
+    /// is still there.
+    pub fn weigh(&self, reply: Reply, creates: bool, standing: Standing) -> Reply {
+        if creates { standing.weigh(reply, self.round.started()) } else { reply }
+    }
+
+    /// The answer to a call, weighed by [`Lease::weigh`], of this round or an earlier one. `creates` says whether the call was a set or claim.
     pub fn handle_reply(
         &mut self,
         node: NodeId,
@@ -468,10 +481,7 @@ impl Lease {
         match (self.request, self.round.verdict()) {
             (_, Verdict::Pending) | (Request::Heal(_) | Request::Undo, _) => {}
             (Request::Acquire(_), Verdict::Reached) => self.acquired(now),
-            (Request::Acquire(_), Verdict::OutOfReach) => {
-                let contended = self.round.is_contention();
-                self.fail(if contended { Failure::Contended } else { Failure::Unavailable });
-            }
+            (Request::Acquire(_), Verdict::OutOfReach) => self.fail(self.refusal()),
             (Request::Resume { before }, Verdict::Reached) => self.resumed(before, now),
             (Request::Resume { .. }, Verdict::OutOfReach) => {
                 let lost = self.is_denied();
@@ -481,6 +491,17 @@ impl Lease {
             (Request::Extend(ttl), Verdict::Reached) => self.extended(ttl, now),
             (Request::Extend(_), Verdict::OutOfReach) => self.not_extended(now),
             (Request::Release, verdict) => self.event = Some(Event::Released(self.released(verdict))),
+        }
+    }
+
+    /// What stands in the way of an acquire.
+    fn refusal(&self) -> Failure {
+        let round = &self.round;
+        match round.guarded_until() {
+            Some(until) if round.is_guarded() => Failure::Guarded { until },
+            _ if round.is_contention() => Failure::Contended,
+            Some(until) if round.pending() > 0 => Failure::Guarded { until },
+            _ => Failure::Unavailable,
         }
     }
 

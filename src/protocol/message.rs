@@ -7,6 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::quorum::NodeId;
+use super::time::Instant;
 use super::validity::Ttl;
 
 /// The name of the thing locked, exactly as it stands on the servers: any bytes, prefix included.
@@ -310,6 +312,8 @@ impl Operation {
 pub enum Reply {
     /// The node did what was asked: set, extended or deleted.
     Granted,
+    /// The node did what was asked, but its grant does not count in this round.
+    Uncounted(Uncounted),
     /// The key carries somebody else's value; nothing was changed.
     Held(Holder),
     /// There is no such key (extend, release).
@@ -351,6 +355,20 @@ impl Reply {
     pub fn denies_ownership(&self) -> bool {
         matches!(self, Self::Held(_) | Self::Absent | Self::NotOurs)
     }
+}
+
+/// Why a grant does not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Uncounted {
+    /// The node may have forgotten a lock that is still held, until then at the latest.
+    Guarded {
+        /// From then on it counts; the end of time where that is not known.
+        until: Instant,
+    },
+    /// The node is a replica.
+    Replica,
+    /// The node is the same server as this earlier one.
+    SameServer(NodeId),
 }
 
 /// A place in the line for a key, as its node tells it.

@@ -15,6 +15,7 @@ pub mod line;
 pub mod message;
 mod patience;
 pub mod quorum;
+pub mod restart;
 pub mod round;
 pub mod time;
 pub mod validity;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::message::{Holder, HolderValue, Reply, Unknown};
+use super::message::{Holder, HolderValue, Reply, Uncounted, Unknown};
 use super::quorum::{NodeId, Quorum};
 use super::time::Instant;
 
@@ -188,6 +188,32 @@ impl Round {
         self.count(|reply| matches!(reply, Some(Reply::Held(_))))
     }
 
+    /// How many nodes granted, but do not count for a while.
+    fn guarded(&self) -> usize {
+        self.count(|reply| matches!(reply, Some(Reply::Uncounted(Uncounted::Guarded { .. }))))
+    }
+
+    /// Whether nothing but the restart guard stands in the way, as far as the votes tell: with the guarded nodes, the
+    /// grants would be enough.
+    pub fn is_guarded(&self) -> bool {
+        self.guarded() > 0 && self.granted() + self.guarded() >= self.quorum.needed()
+    }
+
+    /// When so many of the guarded nodes count that the grants would be enough; where they would not, when the last
+    /// of them counts. `None` without a guarded node.
+    pub fn guarded_until(&self) -> Option<Instant> {
+        let mut ends: Vec<_> = self
+            .votes()
+            .filter_map(|vote| match vote.reply {
+                Some(Reply::Uncounted(Uncounted::Guarded { until })) => Some(*until),
+                _ => None,
+            })
+            .collect();
+        ends.sort_unstable();
+        let missing = self.quorum.needed().saturating_sub(self.granted());
+        ends.get(missing.saturating_sub(1)).or(ends.last()).copied()
+    }
+
     /// How many nodes certainly do not carry our owner.
     pub fn denied(&self) -> usize {
         self.count(|reply| reply.is_some_and(Reply::denies_ownership))
@@ -196,7 +222,8 @@ impl Round {
     /// Whether the answers would still allow a quorum if those that hold the key for somebody else had granted: then
     /// it is contention that stands in the way, and no outage.
     pub fn is_contention(&self) -> bool {
-        self.held() > 0 && self.granted() + self.held() + self.pending() >= self.quorum.needed()
+        let ours = self.granted() + self.guarded();
+        self.held() > 0 && ours + self.held() + self.pending() >= self.quorum.needed()
     }
 
     /// The one value that a quorum of nodes may all carry, as far as the votes tell: a holder to wait for. `None`
@@ -204,7 +231,10 @@ impl Round {
     pub fn majority_holder(&self) -> Option<&HolderValue> {
         let needed = self.quorum.needed();
         let silent = self.count(|reply| {
-            !matches!(reply, Some(Reply::Granted | Reply::Held(_) | Reply::Absent | Reply::NotOurs))
+            !matches!(
+                reply,
+                Some(Reply::Granted | Reply::Uncounted(_) | Reply::Held(_) | Reply::Absent | Reply::NotOurs)
+            )
         });
         let mut values = self.votes().filter_map(|vote| match vote.reply {
             Some(Reply::Held(holder)) => Some(&holder.value),

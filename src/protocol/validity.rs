@@ -94,8 +94,13 @@ impl Drift {
 
     /// What is taken from a TTL: ttl × drift + 2 ms.
     pub fn allowance(self, ttl: Ttl) -> Duration {
-        let nanos = ttl.duration().as_nanos() * u128::from(self.parts_per_million) / MILLION;
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).saturating_add(ROUNDING)
+        self.share(ttl.duration()).saturating_add(ROUNDING)
+    }
+
+    /// By how much two clocks may part within a duration: duration × drift.
+    pub fn share(self, duration: Duration) -> Duration {
+        let nanos = duration.as_nanos().saturating_mul(u128::from(self.parts_per_million)) / MILLION;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
 

@@ -9,6 +9,7 @@ use rand::rngs::SysRng;
 use smallvec::SmallVec;
 
 use super::driver::Driver;
+use super::guard::{self, Outlook};
 use super::in_line::{self, Ended};
 use crate::config::{Keeping, Wait};
 use crate::error::AcquireError;
@@ -98,6 +99,19 @@ pub(crate) async fn acquire(
         }
         if in_line {
             continue;
+        }
+        if let Some((AcquireError::Guarded { .. }, _)) = &last {
+            match guard::outlook(shared, now) {
+                // Nothing but time can help, and there is not enough of it.
+                Outlook::Surely(until) if until > deadline => {
+                    return Err(last.map_or(AcquireError::Closed, |(error, _)| error));
+                }
+                Outlook::Surely(_) | Outlook::Perhaps => {
+                    guard::wait(shared, deadline).await?;
+                    continue;
+                }
+                Outlook::Open => {}
+            }
         }
         let cause = last.as_ref().map_or(Cause::Held(None), |(_, cause)| *cause);
         // The last pause ends with the wait, and the last attempt follows it at once.
@@ -197,6 +211,10 @@ pub(super) fn explain(shared: &Shared, request: &Request, driver: &Driver, failu
             (AcquireError::Held { key, report }, cause)
         }
         Failure::Unavailable => (AcquireError::NoQuorum { key, report }, Cause::Unavailable),
+        Failure::Guarded { until } => {
+            let remaining = (until != Instant::FAR_FUTURE).then(|| until.since(shared.clock.now()));
+            (AcquireError::Guarded { key, remaining, report }, Cause::Unavailable)
+        }
         Failure::Exhausted { remaining } => {
             let needed = request.terms.min_validity;
             (AcquireError::ValidityExhausted { key, remaining, needed, report }, Cause::Unavailable)

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::term::Watched;
 use crate::clock::Clock;
+use crate::meter;
 use crate::node::{Delivery, Mailbox, Registered, Request};
 use crate::protocol::debt::Doubt;
 use crate::protocol::lease::{CallId, Event, Lease, Send};
@@ -27,6 +28,7 @@ pub(crate) struct Driver {
     /// There is none while nothing of this lease is under way in it.
     mailbox: Option<Arc<Mailbox>>,
     watched: Arc<Watched>,
+    hold: meter::Hold,
     /// Where the owner stood in line: until its releases have been handed to the nodes, it is listened for.
     registered: Option<Box<Registered>>,
     shared: Arc<Shared>,
@@ -35,8 +37,9 @@ pub(crate) struct Driver {
 impl Driver {
     /// Starts what the lease wants started.
     pub(crate) fn start(lease: Lease, shared: Arc<Shared>) -> Self {
-        let (lease, watched) = (Box::new(lease), Arc::default());
-        let mut driver = Self { lease, mailbox: Some(Mailbox::new()), watched, registered: None, shared };
+        let (lease, watched, hold) = (Box::new(lease), Arc::default(), meter::Hold::default());
+        let mut driver =
+            Self { lease, mailbox: Some(Mailbox::new()), watched, hold, registered: None, shared };
         driver.pump();
         driver
     }
@@ -69,7 +72,8 @@ impl Driver {
         if let Some(mailbox) = &self.mailbox {
             mailbox.look(|delivery| {
                 if CallId(delivery.call as u32) == self.lease.call() {
-                    round.record(delivery.node, delivery.reply.clone(), delivery.at);
+                    let reply = self.lease.weigh(delivery.reply.clone(), delivery.creates, delivery.standing);
+                    round.record(delivery.node, reply, delivery.at);
                 }
             });
         }
@@ -132,6 +136,7 @@ impl Driver {
         loop {
             self.take_answers();
             if let Some(event) = self.lease.poll_event() {
+                self.hold.happened(event, || self.shared.clock.now());
                 return event;
             }
             let Some(deadline) = self.lease.poll_timeout() else {
@@ -182,7 +187,8 @@ impl Driver {
 
     fn handle(&mut self, deliveries: Vec<Delivery>) {
         for delivery in deliveries {
-            let Delivery { node, call, creates, connection, reply, at } = delivery;
+            let Delivery { node, call, creates, connection, reply, standing, at } = delivery;
+            let reply = self.lease.weigh(reply, creates, standing);
             tracing::debug!(%node, key = %self.lease.key(), ?reply, at = ?at, "vote");
             // The moment of reading, not of arrival: validity is checked after the last needed reply was read (rule 1).
             self.lease.handle_reply(
@@ -205,6 +211,7 @@ impl Driver {
     /// The same, but extensions of the key's life are given to `bundle`, if there is one.
     fn pump_but(&mut self, mut bundle: Option<impl FnMut(Send)>) {
         self.watched.tell(&self.lease);
+        self.hold.see(&self.lease, || self.shared.clock.now());
         while let Some(send) = self.lease.poll_send() {
             if let (Some(bundle), Operation::Extend { .. }) = (&mut bundle, &send.operation) {
                 bundle(send);

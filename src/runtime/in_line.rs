@@ -12,6 +12,7 @@ use rand::random;
 use super::acquire::{Failed, Request, explain, new_owner};
 use super::driver::Driver;
 use crate::error::AcquireError;
+use crate::meter;
 use crate::node::{self, Mailbox, News, Registered, Seat};
 use crate::protocol::lease::{Asking, Event as LeaseEvent, Lease};
 use crate::protocol::line::{self, Lines, Ranks};
@@ -43,6 +44,7 @@ struct InLine<'a> {
     seat: Option<Seat>,
     asked: Instant,
     holder: Option<(NodeId, Option<Holder>)>,
+    _waiting: meter::Waiting,
 }
 
 /// Stands in line until the lock is held or `deadline` has come. `last` is set to the cause of each failed claim.
@@ -75,6 +77,7 @@ pub(super) async fn wait(
         seat: None,
         asked: Instant::default(),
         holder: None,
+        _waiting: meter::Waiting::new(),
     };
     loop {
         in_line.settle()?;
@@ -92,6 +95,9 @@ pub(super) async fn wait(
             }
             Some(Event::Standing { place, dropped }) => {
                 let score = place.score;
+                if place.entered {
+                    meter::stands(place.before.saturating_add(1));
+                }
                 in_line.holder = Some((in_line.waiter.node(), place.holder));
                 in_line.sit(score, dropped);
                 continue;

@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::meter;
 use crate::node::{Debts, Mailbox, Node, Notice, Request, Wakeups};
 use crate::protocol::debt::{DebtId, Ledger, Settled};
 use crate::protocol::message::{ConnectionId, Reply};
@@ -105,6 +106,7 @@ fn publish(balance: &watch::Sender<Balance>, ledger: &Ledger) {
                 "too many open outcomes, some are left to their TTL"
             );
         }
+        meter::debts(*before, current);
         *before = current;
         changed
     });

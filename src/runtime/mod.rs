@@ -3,6 +3,7 @@
 pub(crate) mod acquire;
 pub(crate) mod alarm;
 pub(crate) mod driver;
+mod guard;
 pub(crate) mod in_line;
 pub(crate) mod inspect;
 pub(crate) mod janitor;

@@ -79,8 +79,9 @@ fn client_of_an_ended_runtime_is_closed() {
 fn any_executor_may_poll() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build().unwrap();
     let server = super::common::Server::start();
-    let redlock =
-        runtime.block_on(async { redquorum::Redlock::builder().node(server.url()).build().await.unwrap() });
+    let redlock = runtime.block_on(async {
+        redquorum::Redlock::builder().node(server.url()).no_restart_guard().build().await.unwrap()
+    });
 
     std::thread::spawn(move || {
         let guard = futures::executor::block_on(redlock.acquire(KEY)).unwrap();

@@ -12,6 +12,7 @@ pub enum Switch {
     DriftBeyondBound,
     ServerClockSteps,
     MemoryLossUnguarded,
+    GuardTooShort,
     WallClock,
     ClockSleeps,
     ValidityFromReplies,
@@ -67,6 +68,11 @@ pub const ALL: &[(Switch, &str, &str)] = &[
     (Switch::DriftBeyondBound, "drift-beyond-bound", "node clocks run 2 to 10 % fast"),
     (Switch::ServerClockSteps, "server-clock-steps", "node clocks jump ahead"),
     (Switch::MemoryLossUnguarded, "memory-loss-unguarded", "a node without memory votes at once"),
+    (
+        Switch::GuardTooShort,
+        "guard-too-short",
+        "the restart guard is for a shorter TTL than the longest in use",
+    ),
     (Switch::WallClock, "wall-clock", "clients read the wall clock, which steps back"),
     (Switch::ClockSleeps, "clock-sleeps", "clients read a clock that stands still while they do"),
     (Switch::ValidityFromReplies, "validity-from-replies", "validity counts from after the replies"),
@@ -165,6 +171,7 @@ impl Switch {
             | Self::DriftBeyondBound
             | Self::ServerClockSteps
             | Self::MemoryLossUnguarded
+            | Self::GuardTooShort
             | Self::WallClock
             | Self::ClockSleeps => Law::MutualExclusion,
             Self::ValidityFromReplies => Law::ValidityIsCovered,

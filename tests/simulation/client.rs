@@ -301,6 +301,9 @@ impl World {
 
     /// Feeds a reply to its lease, if that still has somebody to feed it.
     fn feed(&mut self, tenure: usize, node: usize, call: usize, reply: Reply) {
+        let creates = self.calls[call].operation.creates();
+        let standing = self.standing(self.tenures[tenure].client, node);
+        let reply = self.tenures[tenure].lease.weigh(reply, creates, standing);
         self.witness_reply(tenure, node, call, &reply);
         let reply = self.falsify_reply(tenure, node, call, reply);
         if self.tenures[tenure].dropped {

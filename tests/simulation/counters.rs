@@ -92,6 +92,12 @@ counters! {
     MemoryLost,
     /// A node came back with its memory.
     Restarted,
+    /// A node's grants did not count for a while.
+    Guarded,
+    /// A grant did not count.
+    Uncounted,
+    /// An acquire failed by the restart guard alone.
+    FailedByGuard,
     /// A frozen node came back and read what had been waiting.
     ThawedWithBacklog,
     /// A connection ended with answers outstanding.

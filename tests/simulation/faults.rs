@@ -90,7 +90,7 @@ impl World {
         let fault = match self.broken {
             Some(Switch::ServerClockSteps) if self.draw.chance(200) => Fault::ServerStep,
             Some(Switch::WallClock) if self.draw.chance(200) => Fault::WallStep,
-            Some(Switch::NeverReturns) if self.draw.chance(500) => {
+            Some(Switch::NeverReturns) if self.draw.chance(800) => {
                 self.draw.pick(&[Fault::Stall, Fault::Mute, Fault::Foreign])
             }
             Some(Switch::ClockSleeps) if self.draw.chance(200) => Fault::Pause,
@@ -208,10 +208,14 @@ impl World {
         if self.nodes[node].presence == Presence::Down {
             return;
         }
-        let down = if forgets { self.forget(node, duration) } else { duration };
+        // A node without memory comes back soon, which is when it does harm.
+        let down = if forgets && self.draw.chance(700) { duration.min(10 * MILLI) } else { duration };
+        if forgets {
+            self.forget(node);
+        }
         let place = &mut self.nodes[node];
         place.presence = Presence::Down;
-        place.held_out_until = self.now + down;
+        place.down_until = self.now + down;
         place.unread.clear();
         place.mood = Mood::Well;
         self.schedule(self.now + down, Event::Restart(node));
@@ -223,22 +227,18 @@ impl World {
         }
     }
 
-    /// The node's memory is gone. Returns how long it stays away: until no lease that it forgot can be valid.
-    fn forget(&mut self, node: usize, duration: u64) -> u64 {
+    fn forget(&mut self, node: usize) {
         self.counters.add(Seen::MemoryLost);
         self.nodes[node].forget();
         self.forget_lines(node);
         self.nodes[node].lost_memory = Some(self.now);
-        if self.broken == Some(Switch::MemoryLossUnguarded) {
-            return duration.min(10 * MILLI);
-        }
-        self.plan.guard() + duration / 4
     }
 
     pub fn restart(&mut self, node: usize) {
         let place = &mut self.nodes[node];
-        if place.presence == Presence::Down && place.held_out_until <= self.now {
+        if place.presence == Presence::Down && place.down_until <= self.now {
             place.presence = Presence::Up;
+            place.start(self.now);
             self.counters.add(Seen::Restarted);
             note!(self, "{} is back", NodeId::new(node));
         }
@@ -307,7 +307,7 @@ impl World {
         }
     }
 
-    /// Everything heals: nodes come back as soon as they may, the network is fast and loses nothing.
+    /// Everything heals: nodes come back at once, the network is fast and loses nothing.
     pub fn heal(&mut self) {
         note!(self, "everything heals");
         self.healed = true;
@@ -317,10 +317,8 @@ impl World {
         for node in 0..self.nodes.len() {
             self.nodes[node].mood = Mood::Well;
             self.thaw(node);
-            let lost = self.nodes[node].lost_memory;
-            let earliest = lost.map_or(0, |lost| lost + self.plan.guard());
-            self.nodes[node].held_out_until = earliest.max(self.now);
-            self.schedule(earliest.max(self.now), Event::Restart(node));
+            self.nodes[node].down_until = self.now;
+            self.schedule(self.now, Event::Restart(node));
         }
         for connection in 0..self.connections.len() {
             if self.connections[connection].mute {

@@ -8,6 +8,7 @@ use redquorum::protocol::lease::CallId;
 use redquorum::protocol::line::NodeName;
 use redquorum::protocol::message::{ConnectionId, NotSent, Operation, Reply, Unknown};
 use redquorum::protocol::quorum::NodeId;
+use redquorum::protocol::restart::{Memory, Standing};
 use redquorum::protocol::time::Instant;
 
 use super::broken::Switch;
@@ -31,6 +32,8 @@ pub struct Link {
     pub other_marker: bool,
     /// Per mille of the mean latency.
     pub speed: u64,
+    /// What is known of the node's memory.
+    pub memory: Memory,
 }
 
 /// One connection. Requests arrive in order, and so do replies.
@@ -339,7 +342,32 @@ impl World {
             self.links[link].suspect = false;
         }
         note!(self, "c{client}: connected to {} by #{connection}", NodeId::new(node));
+        self.read_node(link);
         self.node_is_usable(client, node);
+    }
+
+    /// A new connection begins with what the node tells of itself. Now and then the client does not know what it told
+    /// before, as one that was just started.
+    fn read_node(&mut self, link: usize) {
+        let (client, node) = (link / self.nodes.len(), link % self.nodes.len());
+        if self.draw.chance(100) {
+            self.links[link].memory = self.plan.new_memory(self.broken);
+        }
+        let read = self.client_now(client);
+        for reading in self.nodes[node].reading(self.now, read) {
+            if let Some(cause) = self.links[link].memory.handle_reading(&reading) {
+                self.counters.add(Seen::Guarded);
+                note!(self, "c{client}: {} is guarded: {cause}", NodeId::new(node));
+            }
+        }
+    }
+
+    /// What a node's grants are worth to a client.
+    pub fn standing(&self, client: usize, node: usize) -> Standing {
+        match self.broken {
+            Some(Switch::MemoryLossUnguarded) => Standing::COUNTS,
+            _ => self.links[self.link_of(client, node)].memory.standing(),
+        }
     }
 
     /// A connection listens for wake-ups, where they can come.

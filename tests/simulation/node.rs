@@ -1,9 +1,12 @@
 //! One node: the real `Store`, a clock of its own, and what can befall it.
 
+use std::time::Duration;
+
 use redquorum::node::store::Store;
 use redquorum::protocol::line::NodeName;
 use redquorum::protocol::message::{HolderValue, Key, Owner, Reply, Unknown};
 use redquorum::protocol::quorum::NodeId;
+use redquorum::protocol::restart::{Id, Marker, MarkerSeen, Reading, Run};
 use redquorum::protocol::time::Instant;
 
 use super::broken::Switch;
@@ -44,32 +47,44 @@ pub struct Node {
     pub mood: Mood,
     /// Requests that reached a frozen node.
     pub unread: Vec<usize>,
-    /// How often its marker was made anew.
+    /// How often its marker was made anew, and since when it says that its memory is whole, on its own clock; `None` until
+    /// a client sets one.
     marker: u64,
+    marked: Option<u64>,
+    /// When it was started last, on its own clock; `None` where that is long ago.
+    started: Option<Instant>,
+    /// How often it was started.
+    run: u64,
+    /// It writes every change to disk before it answers, and says so.
+    durable: bool,
     number: usize,
     /// Nobody may publish on it.
     pub forbids_wake_ups: bool,
     /// When it last lost its memory.
     pub lost_memory: Option<TrueTime>,
-    /// When it may come back at the earliest.
-    pub held_out_until: TrueTime,
+    /// When it comes back.
+    pub down_until: TrueTime,
 }
 
 impl Node {
-    pub fn new(clock: Clock, number: usize, forbids_wake_ups: bool) -> Self {
+    pub fn new(clock: Clock, number: usize, forbids_wake_ups: bool, durable: bool) -> Self {
         let mut store = Store::default();
         store.set_may_publish(!forbids_wake_ups);
         Self {
             store,
             number,
             marker: 0,
+            marked: Some(0),
+            started: None,
+            run: 0,
+            durable,
             forbids_wake_ups,
             clock,
             presence: Presence::Up,
             mood: Mood::Well,
             unread: Vec::new(),
             lost_memory: None,
-            held_out_until: 0,
+            down_until: 0,
         }
     }
 
@@ -87,6 +102,31 @@ impl Node {
     pub fn forget(&mut self) {
         self.store.wipe();
         self.marker += 1;
+        self.marked = None;
+    }
+
+    /// It runs anew, with what it kept.
+    pub fn start(&mut self, now: TrueTime) {
+        self.started = Some(self.clock.at(now));
+        self.run += 1;
+    }
+
+    /// What it tells on a new connection. The client reads it at once, and sets a marker where there is none: whoever
+    /// connects to these nodes knows that they were met before.
+    pub fn reading(&mut self, now: TrueTime, read: Instant) -> [Reading; 2] {
+        let time = self.clock.at(now).as_nanos() / 1_000;
+        // Whole seconds, as the difference of two readings that were cut.
+        let seconds = |moment: Instant| moment.as_nanos() / 1_000_000_000;
+        let uptime = self.started.map_or(100_000, |started| time / 1_000_000 - seconds(started));
+        let id = |number: u64| Id::of(&number.to_le_bytes());
+        let run =
+            Run { id: Some(id(self.run)), uptime: Some(Duration::from_secs(uptime)), durable: self.durable };
+        let found = |since| MarkerSeen::Found(Marker { id: id(self.marker), since });
+        let marker = self.marked.map_or(MarkerSeen::Absent, found);
+        let first = Reading { time: Some(time), marker, run: Some(run), ..Reading::nothing(read, read) };
+        let since = *self.marked.get_or_insert(time);
+        let marker = MarkerSeen::Found(Marker { id: id(self.marker), since });
+        [first, Reading { run: None, marker, ..first }]
     }
 
     /// What the node shows under a key at `now`.

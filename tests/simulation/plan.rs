@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use redquorum::protocol::lease::Terms;
 use redquorum::protocol::quorum::Quorum;
+use redquorum::protocol::restart::{Memory, RestartGuard};
 use redquorum::protocol::validity::{Drift, Ttl};
 
+use super::broken::Switch;
 use super::clock::MILLI;
 use super::draw::Draw;
 use super::faults::Fault;
@@ -52,6 +54,8 @@ pub struct Plan {
     pub other_markers: u64,
     /// Per mille of hand-overs at which the waiter is dropped, or its wait ends.
     pub bad_timing: u64,
+    /// Per mille of nodes that write every change to disk before they answer: they count at once after a crash.
+    pub durable: u64,
     /// Somebody deletes keys under us: what then cannot hold is not asked for.
     pub evictions: bool,
     /// Per mille of sets whose connection meets a fault just then.
@@ -92,6 +96,7 @@ impl Plan {
             backoff: Duration::from_millis(draw.pick(&[60, 250, 500])),
             faults: Fault::draw_choice(draw),
             evictions: draw.chance(50),
+            durable: draw.pick(&[0, 500, 1_000, 1_000]),
             ambush: draw.pick(&[0, 10, 50, 200]),
             fault_pause: draw.spread(5 * MILLI, 300 * MILLI),
             most_faults: draw.between(3, 40),
@@ -136,8 +141,14 @@ impl Plan {
         self.ttls[2]
     }
 
-    /// How long a node without memory is held out: the longest TTL × (1 + drift) + 2 ms. Stands for the restart
-    /// guard, and is an assumption about the environment here.
+    /// What a client that was just started knows of a node's memory. A switch lets it take the shortest TTL for the
+    /// longest.
+    pub fn new_memory(&self, broken: Option<Switch>) -> Memory {
+        let longest = if broken == Some(Switch::GuardTooShort) { self.ttls[0] } else { self.longest_ttl() };
+        Memory::new(Some(RestartGuard::new(longest, Drift::default())))
+    }
+
+    /// For how long a node without memory does not count: the longest TTL × (1 + drift) + 2 ms.
     pub fn guard(&self) -> u64 {
         let longest = self.longest_ttl();
         (longest.duration() + Drift::default().allowance(longest)).as_nanos() as u64

@@ -379,6 +379,7 @@ impl World {
             Failure::Contended if majority.is_none() => (Seen::SplitVote, Cause::Split),
             Failure::Contended => (Seen::Contended, Cause::Held(remaining)),
             Failure::Unavailable => (Seen::Unavailable, Cause::Unavailable),
+            Failure::Guarded { .. } => (Seen::FailedByGuard, Cause::Unavailable),
             Failure::Exhausted { .. } => (Seen::Exhausted, Cause::Unavailable),
         };
         self.counters.add(seen);

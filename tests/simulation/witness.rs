@@ -262,7 +262,11 @@ impl World {
             RoundKind::Release => false,
         };
         let of_round = votes && round.call == number;
-        let granted = *reply == Reply::Granted && answered.truly_granted;
+        let counts = !matches!(reply, Reply::Uncounted(_));
+        let granted = (*reply == Reply::Granted || !counts) && answered.truly_granted;
+        if !counts {
+            self.counters.add(Seen::Uncounted);
+        }
         if granted && answered.operation.creates() {
             self.owners[*owner].nodes[node].heard_grant = true;
             if number != FIRST_CALL {
@@ -282,7 +286,7 @@ impl World {
         }
         if of_round && !round.answered.contains(NodeId::new(node)) {
             round.answered.insert(NodeId::new(node));
-            if granted {
+            if granted && counts {
                 round.granted.insert(NodeId::new(node));
             }
         }

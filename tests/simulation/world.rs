@@ -133,7 +133,14 @@ impl World {
         if broken == Some(Switch::HeadsNeverGiveWay) {
             plan.other_markers = 500;
         }
-        let node = |number| Node::new(node_clock(&mut draw, broken), number, draw.chance(plan.forbidden));
+        let node = |number| {
+            Node::new(
+                node_clock(&mut draw, broken),
+                number,
+                draw.chance(plan.forbidden),
+                draw.chance(plan.durable),
+            )
+        };
         let nodes = (0..plan.quorum.nodes()).map(node).collect();
         let client = |number| {
             let (in_line, deaf) = (draw.chance(plan.in_line), draw.chance(plan.deaf));
@@ -150,6 +157,7 @@ impl World {
             name: None,
             other_marker: draw.chance(plan.other_markers),
             speed: draw.between(300, 1_200),
+            memory: plan.new_memory(broken),
         };
         let links = (0..plan.clients * plan.quorum.nodes()).map(|_| link(&mut draw)).collect();
         let mut world = Self {

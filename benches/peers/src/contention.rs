@@ -194,7 +194,7 @@ impl Locker {
             manager.set_retry(u32::MAX, Duration::from_millis(20));
             return Self::Rslock(manager);
         }
-        let builder = Redlock::builder().nodes(urls.split(','));
+        let builder = Redlock::builder().nodes(urls.split(',')).no_restart_guard();
         let builder = if how == "line" { builder } else { builder.wait_by_retrying() };
         let redlock = builder.build().await.expect("a client");
         if how == "retry" { Self::Retry(redlock) } else { Self::Line(redlock) }

@@ -6,23 +6,30 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use futures::task::AtomicWaker;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, PushKind,
+    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, PushKind,
     RedisError, RedisResult, Value, cmd,
 };
 
-use uuid::Uuid;
-
 use super::Settings;
-use super::command::{Abilities, NativeDelete, ServerError, sources};
+use super::command::{Abilities, ServerError, sources};
+use super::facts::{self, Look, ask, is_forbidden, is_unknown_command};
+use super::health::Health;
 use super::names;
+use crate::clock::Clock;
+use crate::node::Adoption;
 use crate::protocol::line::NodeName;
 use crate::protocol::message::{Key, Owner, OwnerHex, ServerMessage};
 use crate::protocol::quorum::NodeId;
+
+/// A client that finds one node without a marker among others with one waits for so long: another client may be adopting
+/// all of them at this moment.
+const ADOPTED_BY_OTHERS: Duration = Duration::from_millis(200);
 
 /// A connection that is ready for work.
 pub(super) struct Link {
@@ -37,9 +44,7 @@ pub(super) struct Link {
     /// Why the server cannot wake this client, where it cannot.
     pub(super) deaf: Option<ServerMessage>,
     /// What the server says it is, for the log.
-    pub(super) server: String,
-    /// The name of this run of the server, by which two addresses of one server are recognised.
-    pub(super) run_id: Option<Arc<str>>,
+    pub(super) server: Arc<str>,
 }
 
 /// The end of a connection, noticed by the connection itself.
@@ -50,9 +55,14 @@ pub(super) struct Ending {
 }
 
 /// Connects and shakes hands, within the connect timeout. The error is fit to be shown once redacted.
-pub(super) async fn connect(settings: &Settings, node: NodeId) -> Result<Link, ServerMessage> {
+pub(super) async fn connect(
+    settings: &Settings,
+    node: NodeId,
+    health: &mut Health,
+    clock: &Clock,
+) -> Result<Link, ServerMessage> {
     let limit = settings.connect_timeout;
-    match tokio::time::timeout(limit, connect_unlimited(settings, node)).await {
+    match tokio::time::timeout(limit, connect_unlimited(settings, node, health, clock)).await {
         Ok(Ok(link)) => Ok(link),
         Ok(Err(error)) => Err(describe(&error, settings).into()),
         // A plain server waits for the end of what it takes for a command, and never answers a TLS greeting.
@@ -64,23 +74,30 @@ pub(super) async fn connect(settings: &Settings, node: NodeId) -> Result<Link, S
     }
 }
 
-async fn connect_unlimited(settings: &Settings, node: NodeId) -> RedisResult<Link> {
+async fn connect_unlimited(
+    settings: &Settings,
+    node: NodeId,
+    health: &mut Health,
+    clock: &Clock,
+) -> RedisResult<Link> {
     let resp3 = settings.address.with_protocol(ProtocolVersion::RESP3);
-    match connect_as(settings, node, resp3, true).await {
+    match open(settings, node, resp3, true).await {
         Err(error) if knows_no_hello(&error, settings.address.has_password()) => {
             let resp2 = settings.address.with_protocol(ProtocolVersion::RESP2);
-            connect_as(settings, node, resp2, false).await
+            let (connection, ending) = open(settings, node, resp2, false).await?;
+            shake_hands(settings, connection, (ending, false), health, clock).await
         }
-        connected => connected,
+        Err(error) => Err(error),
+        Ok((connection, ending)) => shake_hands(settings, connection, (ending, true), health, clock).await,
     }
 }
 
-async fn connect_as(
+async fn open(
     settings: &Settings,
     node: NodeId,
     info: ConnectionInfo,
     resp3: bool,
-) -> RedisResult<Link> {
+) -> RedisResult<(MultiplexedConnection, Arc<Ending>)> {
     #[cfg(feature = "tls")]
     if settings.address.is_tls() {
         choose_crypto();
@@ -108,27 +125,35 @@ async fn connect_as(
         });
     }
     let client = Client::open(info)?;
-    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-    let facts = greet(&mut connection, &settings.client_name).await?;
-    let (name, deaf) = if settings.in_line {
-        let name = name(&connection, settings, &facts).await;
-        let deaf = match resp3 {
-            true => listen(&mut connection, settings).await.err().map(|why| why.to_string().into()),
-            false => Some("the server speaks RESP2 only".into()),
-        };
-        (name, deaf)
-    } else {
-        (NodeName::of(settings.address.name().as_bytes()), None)
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+    Ok((connection, ending))
+}
+
+async fn shake_hands(
+    settings: &Settings,
+    mut connection: MultiplexedConnection,
+    (ending, resp3): (Arc<Ending>, bool),
+    health: &mut Health,
+    clock: &Clock,
+) -> RedisResult<Link> {
+    let look = greet(&connection, settings, clock).await?;
+    health.take(&look);
+    if health.is_unmarked() {
+        mark(&connection, settings, health, clock).await?;
+    }
+    let deaf = match (settings.in_line, resp3) {
+        (false, _) => None,
+        (true, true) => listen(&mut connection, settings).await.err().map(|why| why.to_string().into()),
+        (true, false) => Some("the server speaks RESP2 only".into()),
     };
     Ok(Link {
         connection,
-        abilities: facts.abilities(),
+        abilities: look.info.abilities(),
         ending,
         tells_ending: resp3,
-        name,
+        name: health.name().unwrap_or_else(|| NodeName::of(settings.address.name().as_bytes())),
         deaf,
-        server: facts.to_string(),
-        run_id: facts.run_id,
+        server: look.info.version().unwrap_or_else(|| "unknown version".into()),
     })
 }
 
@@ -164,81 +189,66 @@ fn wake_up(push: &PushInfo) -> Option<(Owner, Key)> {
     Some((Owner::from_hex(owner)?, Key::new(key)))
 }
 
-/// The node's name: the hash of its marker, a random id and the node's time under one key, set by whoever comes first.
-/// Without a marker, because an ACL or a replica does not allow it, the run id; failing that, the address.
-async fn name(connection: &MultiplexedConnection, settings: &Settings, facts: &Facts) -> NodeName {
-    let key = names::marker(&settings.prefix);
-    let mut get = cmd("GET");
-    get.arg(&key);
-    let mut found = ask(connection.clone(), &get).await;
-    if let Ok(Value::Nil) = found
-        && let Ok(time) = ask(connection.clone(), &cmd("TIME")).await
-        && let Some(micros) = micros(&time)
-    {
-        let mut set = cmd("SET");
-        set.arg(&key).arg(format!("{}:{micros}", Uuid::new_v4().simple())).arg("NX");
-        found = match ask(connection.clone(), &set).await {
-            // Somebody else may have been first.
-            Ok(_) => ask(connection.clone(), &get).await,
-            Err(error) => Err(error),
-        };
-    }
-    match found {
-        Ok(Value::BulkString(marker)) => return NodeName::of(&marker),
-        Err(why) => tracing::debug!(%why, "the node has no marker"),
-        Ok(_) => {}
-    }
-    match &facts.run_id {
-        Some(run_id) => NodeName::of(run_id.as_bytes()),
-        None => NodeName::of(settings.address.name().as_bytes()),
-    }
+/// Gives the node a marker where it has none, and where enough is known of the other nodes to date it. Else that is left
+/// to the session, and the node does not vote.
+async fn mark(
+    connection: &MultiplexedConnection,
+    settings: &Settings,
+    health: &mut Health,
+    clock: &Clock,
+) -> RedisResult<()> {
+    let age = match settings.guard {
+        // Nobody will ask how old this memory is: a date that is too late harms nobody.
+        None => Duration::ZERO,
+        Some(_) => match adoption(settings, health, clock).await {
+            Adoption::Undecided => return Ok(()),
+            Adoption::Adopt => health.uptime(),
+            Adoption::Renew => {
+                // Well within the connect timeout, however short that is.
+                tokio::time::sleep(ADOPTED_BY_OTHERS.min(settings.connect_timeout / 4)).await;
+                Duration::ZERO
+            }
+        },
+    };
+    health.take(&facts::mark(connection, clock, &settings.prefix, age).await?);
+    Ok(())
 }
 
-/// The answer to TIME: seconds and microseconds.
-fn micros(time: &Value) -> Option<u64> {
-    let Value::Array(parts) = time else { return None };
-    let number = |value: &Value| match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?.parse::<u64>().ok(),
-        _ => None,
-    };
-    let [seconds, micros] = parts.as_slice() else { return None };
-    number(seconds)?.checked_mul(1_000_000)?.checked_add(number(micros)?)
+/// How the node is to be marked, once all nodes were asked, or as many as answer in time. Those that connect at the same
+/// time are asked within a few round trips of each other.
+async fn adoption(settings: &Settings, health: &Health, clock: &Clock) -> Adoption {
+    let mut changes = health.changes();
+    let decided = tokio::time::timeout(settings.connect_timeout / 2, async {
+        loop {
+            match health.adoption(true, clock.now()) {
+                // The census is in `health`, so waiting cannot fail.
+                Adoption::Undecided => drop(changes.changed().await),
+                decided => return decided,
+            }
+        }
+    });
+    decided.await.unwrap_or_else(|_| health.adoption(false, clock.now()))
 }
 
 /// Names the client, asks whether the server is ready and what it is, and loads the scripts: in one round trip.
-async fn greet(connection: &mut MultiplexedConnection, client_name: &str) -> RedisResult<Facts> {
-    let mut commands = vec![cmd("PING"), cmd("INFO"), cmd("CLIENT")];
-    commands[1].arg("server");
-    commands[2].arg("SETNAME").arg(client_name);
+async fn greet(connection: &MultiplexedConnection, settings: &Settings, clock: &Clock) -> RedisResult<Look> {
+    let mut commands = vec![cmd("PING"), cmd("CLIENT")];
+    commands[1].arg("SETNAME").arg(&settings.client_name);
     commands.extend(sources().map(|code| {
         let mut load = cmd("SCRIPT");
         load.arg("LOAD").arg(code);
         load
     }));
-    let answers = join_all(commands.iter().map(|command| ask(connection.clone(), command))).await;
-    let mut answers = answers.into_iter();
-    if let Some(ping) = answers.next()
-        && let Err(error) = ping
+    let answers = join_all(commands.iter().map(|command| ask(connection.clone(), command)));
+    let look = facts::look(connection, clock, settings.marker_prefix(), true);
+    let (answers, look) = join(answers, look).await;
+    if let Some(Err(error)) = answers.into_iter().next()
         && !is_forbidden(&error)
     {
         // LOADING, MASTERDOWN, NOAUTH, a lost connection: not ready. All other answers are of no interest then.
         return Err(error);
     }
-    let info = answers.next().and_then(Result::ok).unwrap_or_default();
-    Ok(Facts::read(&info))
-}
-
-async fn ask(mut connection: MultiplexedConnection, command: &Cmd) -> RedisResult<Value> {
-    connection.send_packed_command(command).await.and_then(Value::extract_error)
-}
-
-/// A command that this user must not use, or that was renamed away, says nothing about the server's health.
-fn is_forbidden(error: &RedisError) -> bool {
-    error.code() == Some("NOPERM") || is_unknown_command(error)
-}
-
-fn is_unknown_command(error: &RedisError) -> bool {
-    error.to_string().to_ascii_lowercase().contains("unknown command")
+    look
 }
 
 /// Newer servers tell nobody who is not authenticated which commands they know: HELLO itself brought the password, so
@@ -249,64 +259,6 @@ fn knows_no_hello(error: &RedisError, gave_password: bool) -> bool {
         || matches!(error.code(), Some("NOPROTO" | "ERR"))
         || (gave_password && error.code() == Some("NOAUTH"))
         || is_unknown_command(error)
-}
-
-/// What INFO tells, as far as it matters here.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Facts {
-    redis: Option<(u32, u32)>,
-    valkey: Option<(u32, u32)>,
-    run_id: Option<Arc<str>>,
-    cluster: bool,
-}
-
-impl Facts {
-    fn read(info: &Value) -> Self {
-        let text = match info {
-            Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
-            _ => return Self::default(),
-        };
-        let mut facts = Self::default();
-        for (field, value) in text.lines().filter_map(|line| line.split_once(':')) {
-            match field {
-                "redis_version" => facts.redis = version(value),
-                "valkey_version" => facts.valkey = version(value),
-                "run_id" => facts.run_id = Some(value.trim().into()),
-                "redis_mode" | "server_mode" => facts.cluster = value.trim() == "cluster",
-                _ => {}
-            }
-        }
-        facts
-    }
-
-    fn abilities(&self) -> Abilities {
-        let at_least = |version: Option<(u32, u32)>, least| version.is_some_and(|version| version >= least);
-        let delete = if self.valkey.is_some() {
-            at_least(self.valkey, (9, 0)).then_some(NativeDelete::Delifeq)
-        } else {
-            at_least(self.redis, (8, 4)).then_some(NativeDelete::Delex)
-        };
-        // Every Valkey reports a Redis version of 7.2 or newer here.
-        Abilities { set_get: at_least(self.redis, (7, 0)), delete, one_slot: self.cluster }
-    }
-}
-
-impl std::fmt::Display for Facts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (self.valkey, self.redis) {
-            (Some((major, minor)), _) => write!(f, "Valkey {major}.{minor}"),
-            (None, Some((major, minor))) => write!(f, "Redis {major}.{minor}"),
-            (None, None) => f.write_str("unknown version"),
-        }
-    }
-}
-
-fn version(text: &str) -> Option<(u32, u32)> {
-    let mut parts = text.trim().split('.');
-    let major = parts.next()?.parse().ok()?;
-    let minor = parts.next().and_then(|minor| minor.parse().ok()).unwrap_or(0);
-    Some((major, minor))
 }
 
 /// An error of connecting, with a hint where the usual cause is known.
@@ -325,35 +277,4 @@ fn describe(error: &RedisError, settings: &Settings) -> String {
         return format!("{text} (does the port speak TLS? then the address begins with rediss://)");
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn facts(info: &str) -> Facts {
-        Facts::read(&Value::BulkString(info.as_bytes().to_vec()))
-    }
-
-    /// Which server can do what, by the versions that the servers report.
-    #[test]
-    fn abilities_follow_the_version() {
-        let cases = [
-            ("redis_version:6.2.14\r\n", false, None),
-            ("redis_version:7.0.15\r\n", true, None),
-            ("redis_version:8.2.1\r\n", true, None),
-            ("redis_version:8.4.0\r\n", true, Some(NativeDelete::Delex)),
-            ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.3\r\n", true, None),
-            ("redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n", true, Some(NativeDelete::Delifeq)),
-            ("", false, None),
-            ("redis_version:nonsense\r\n", false, None),
-        ];
-        for (info, set_get, delete) in cases {
-            assert_eq!(facts(info).abilities(), Abilities { set_get, delete, one_slot: false }, "{info}");
-        }
-        assert!(facts("redis_version:7.0.15\r\nredis_mode:cluster\r\n").abilities().one_slot);
-        assert!(!facts("redis_version:7.0.15\r\nredis_mode:standalone\r\n").abilities().one_slot);
-        assert_eq!(Facts::read(&Value::Int(3)), Facts::default());
-        assert_eq!(facts("redis_version:7.2.4\nvalkey_version:9.1.0").to_string(), "Valkey 9.1");
-    }
 }

@@ -5,6 +5,8 @@
 //! | [`address`] | where the server is, and how to name it without secrets |
 //! | [`handshake`] | how a connection comes up, and what the server can do |
 //! | [`command`] | how an operation is put into commands, and what their answers mean |
+//! | [`facts`] | what a server tells of itself |
+//! | [`health`] | what follows from that, over all connections to one address |
 //! | [`names`] | what the client's own keys and channels are called |
 //! | [`session`] | the calls on one connection, in order, until it ends |
 //!
@@ -13,7 +15,9 @@
 
 pub(crate) mod address;
 mod command;
+mod facts;
 mod handshake;
+mod health;
 mod names;
 mod session;
 
@@ -24,10 +28,12 @@ use tokio::time::Instant as TokioInstant;
 use tokio_util::sync::CancellationToken;
 
 use self::address::Address;
+use self::health::Health;
 use self::session::{Ended, Session};
-use super::{Call, Desk, Wakeups};
+use super::{Call, Census, Desk, Wakeups};
 use crate::clock::Clock;
 use crate::protocol::message::{NotSent, Reply, ServerMessage};
+use crate::protocol::restart::RestartGuard;
 
 /// At most ten attempts a second per node, counted from start to start.
 const LEAST_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
@@ -37,6 +43,9 @@ const MOST_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(300);
 
 /// How long a client that was dropped goes on writing what it admitted: the releases of its last guards.
 pub(crate) const LINGER: Duration = Duration::from_millis(500);
+
+/// A server is asked this often for its role, its replication history, its time and its marker.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// The numbers of one node.
 #[derive(Clone, Debug)]
@@ -56,19 +65,31 @@ pub(crate) struct Settings {
     pub(crate) wakeups: Arc<Wakeups>,
     /// Whether anybody will stand in line: else the node needs neither a name nor a channel.
     pub(crate) in_line: bool,
+    /// How old the node's memory must be.
+    pub(crate) guard: Option<RestartGuard>,
+    /// The client's nodes, this one among them.
+    pub(crate) census: Arc<Census>,
+}
+
+impl Settings {
+    /// What stands before the marker's name, for a client that needs it: to rank the nodes, or to date their memory.
+    fn marker_prefix(&self) -> Option<&[u8]> {
+        (self.in_line || self.guard.is_some()).then_some(&*self.prefix)
+    }
 }
 
 /// Keeps a connection to the server and serves the desk over it, until the client is gone.
 pub(crate) async fn serve(mut desk: Desk, settings: Settings, clock: Clock, shutdown: CancellationToken) {
     let mut last_trouble: Option<ServerMessage> = None;
     let (node, mut told_deaf) = (desk.id(), false);
+    let mut health = Health::new(node, desk.address().clone(), settings.census.clone(), settings.guard);
     loop {
         let attempt = TokioInstant::now();
         let connected = tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
             () = refuse_calls(&mut desk, &clock) => return,
-            connected = handshake::connect(&settings, node) => connected,
+            connected = handshake::connect(&settings, node, &mut health, &clock) => connected,
         };
         let trouble = match connected {
             Ok(link) => {
@@ -82,7 +103,8 @@ pub(crate) async fn serve(mut desk: Desk, settings: Settings, clock: Clock, shut
                         "waiters cannot be woken by this node, they look again and again"
                     );
                 }
-                let ended = Session::new(&mut desk, link, &settings, &clock).run(&shutdown).await;
+                let ended =
+                    Session::new(&mut desk, link, &mut health, &settings, &clock).run(&shutdown).await;
                 match ended {
                     Ended::ClientGone => return,
                     Ended::ConnectionLost(trouble) => trouble,

@@ -23,11 +23,14 @@ use tokio::time::{Instant as TokioInstant, Sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::command::{self, Form, ServerError};
+use super::facts::{self, Look};
 use super::handshake::Link;
-use super::{LINGER, Settings, refuse};
+use super::health::Health;
+use super::{LINGER, LOOK_EVERY, Settings, refuse};
 use crate::clock::Clock;
-use crate::node::{Call, Desk};
+use crate::node::{Adoption, Call, Desk};
 use crate::protocol::message::{ConnectionId, Operation, Reply, ServerMessage, Unknown};
+use crate::protocol::restart::Standing;
 
 /// Calls taken in one poll before answers are read and other tasks get their turn.
 const BATCH: usize = 128;
@@ -65,6 +68,15 @@ impl Silence {
     }
 }
 
+/// How soon after one look at the server another may follow, where an answer gives cause.
+const LEAST_BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+
+/// How often a marker is tried to be set on a server that refuses it, being full for instance.
+const MARK_EVERY: Duration = Duration::from_secs(1);
+
+/// What the server is asked of itself besides the calls: one question at a time.
+type Asking = Pin<Box<dyn Future<Output = RedisResult<Look>> + Send>>;
+
 type Answer = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 
 /// One command on its way.
@@ -100,16 +112,22 @@ struct Parts {
 pub(super) struct Session<'a> {
     desk: &'a mut Desk,
     link: Link,
+    health: &'a mut Health,
     connection: ConnectionId,
+    settings: &'a Settings,
     clock: &'a Clock,
     silence: Silence,
-    prefix: Arc<[u8]>,
     probe_every: Duration,
     in_flight: VecDeque<InFlight>,
     /// Calls that were sent in parts, by number.
     parts: BTreeMap<u64, Parts>,
     next_parts: u64,
     last_heard: TokioInstant,
+    /// A look at the server that is under way.
+    look: Option<Asking>,
+    last_look: TokioInstant,
+    next_look: TokioInstant,
+    next_mark: TokioInstant,
     suspect: bool,
     tick: Pin<Box<Sleep>>,
     /// When the tick should have come.
@@ -121,22 +139,33 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    pub(super) fn new(desk: &'a mut Desk, link: Link, settings: &Settings, clock: &'a Clock) -> Self {
+    pub(super) fn new(
+        desk: &'a mut Desk,
+        link: Link,
+        health: &'a mut Health,
+        settings: &'a Settings,
+        clock: &'a Clock,
+    ) -> Self {
         let now = TokioInstant::now();
-        let connection = desk.open(link.run_id.clone(), link.name, link.deaf.is_some());
+        let connection = desk.open(link.name, link.deaf.is_some());
         let probe_every = if link.tells_ending { PROBE_EVERY } else { PROBE_EVERY_RESP2 };
         Self {
             desk,
             link,
+            health,
             connection,
+            settings,
             clock,
             silence: Silence::after(settings.reply_timeout),
-            prefix: settings.prefix.clone(),
             probe_every,
             in_flight: VecDeque::new(),
             parts: BTreeMap::new(),
             next_parts: 0,
             last_heard: now,
+            look: None,
+            last_look: now,
+            next_look: now + LOOK_EVERY,
+            next_mark: now,
             suspect: false,
             tick: Box::pin(tokio::time::sleep_until(now)),
             tick_due: now,
@@ -189,6 +218,8 @@ impl<'a> Session<'a> {
         if let Poll::Ready(ended) = self.poll_tick(cx) {
             return Poll::Ready(ended);
         }
+        // A look that began with this tick or answer is written now, and not at some later time.
+        self.poll_look(cx);
         if (callers_gone || self.linger.is_some()) && self.in_flight.is_empty() && taken < BATCH {
             return Poll::Ready(Ended::ClientGone);
         }
@@ -217,7 +248,7 @@ impl<'a> Session<'a> {
             return self.start_parts(call, cx);
         }
         let form = command::form(&request.operation, self.link.abilities);
-        let command = command::encode(&request.operation, form, &self.prefix);
+        let command = command::encode(&request.operation, form, &self.settings.prefix);
         self.start(command, Work::Call { call, form }, cx);
     }
 
@@ -235,7 +266,7 @@ impl<'a> Session<'a> {
         for (index, extension) in each.iter().enumerate() {
             let operation = extension.clone().into();
             let form = command::form(&operation, self.link.abilities);
-            let command = command::encode(&operation, form, &self.prefix);
+            let command = command::encode(&operation, form, &self.settings.prefix);
             self.start(command, Work::Part { call: number, index, form }, cx);
         }
     }
@@ -261,7 +292,7 @@ impl<'a> Session<'a> {
             Ok(value) => command::decode(&operation, form, &value),
             Err(error) => match command::other_form(form, &error, &mut self.link.abilities) {
                 Some(form) => {
-                    let command = command::encode(&operation, form, &self.prefix);
+                    let command = command::encode(&operation, form, &self.settings.prefix);
                     return self.start(command, Work::Part { call: number, index, form }, cx);
                 }
                 None => command::decode_error(form, &error),
@@ -291,10 +322,11 @@ impl<'a> Session<'a> {
     fn poll_answers(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         while let Some(first) = self.in_flight.front_mut() {
             let Poll::Ready(answer) = first.answer.as_mut().poll(cx) else { break };
-            let Some(InFlight { work, .. }) = self.in_flight.pop_front() else { break };
+            let Some(InFlight { work, since, .. }) = self.in_flight.pop_front() else { break };
             match read(answer) {
                 Ok(answer) => {
                     self.last_heard = TokioInstant::now();
+                    self.desk.note_round_trip(self.last_heard.duration_since(since));
                     self.answered(work, answer, cx);
                 }
                 Err(error) => {
@@ -331,8 +363,11 @@ impl<'a> Session<'a> {
                 let may_repeat = !(operation.creates() && request.mailbox.is_over());
                 let other = command::other_form(form, &error, &mut self.link.abilities);
                 if let Some(form) = other.filter(|_| may_repeat) {
-                    let command = command::encode(operation, form, &self.prefix);
+                    let command = command::encode(operation, form, &self.settings.prefix);
                     return self.start(command, Work::Call { call, form }, cx);
+                }
+                if matches!(error.code.as_str(), "READONLY" | "MASTERDOWN") {
+                    self.look_soon(cx);
                 }
                 if matches!(operation, Operation::ExtendAll { .. }) && command::is_about_keys(&error) {
                     self.link.abilities.one_slot |= error.code == "CROSSSLOT";
@@ -341,8 +376,57 @@ impl<'a> Session<'a> {
                 command::decode_error(form, &error)
             }
         };
+        if operation.creates() && reply == Reply::Granted && self.desk.standing() == Standing::Replica {
+            // A replica takes no writes: it may be one no longer.
+            self.look_soon(cx);
+        }
         tracing::trace!(node = %self.desk.id(), operation = operation.name(), ?reply, "answered");
         call.finish(reply, self.clock.now());
+    }
+
+    /// Looks at the server at once, unless that was just done.
+    fn look_soon(&mut self, cx: &mut Context<'_>) {
+        self.next_look = self.next_look.min(self.last_look + LEAST_BETWEEN_LOOKS);
+        self.look_if_due(TokioInstant::now());
+        cx.waker().wake_by_ref();
+    }
+
+    fn look_if_due(&mut self, now: TokioInstant) {
+        if self.look.is_some() {
+            return;
+        }
+        let (connection, clock) = (self.link.connection.clone(), self.clock.clone());
+        if self.next_look <= now {
+            (self.last_look, self.next_look) = (now, now + LOOK_EVERY);
+            let prefix = self.settings.marker_prefix().map(Arc::<[u8]>::from);
+            let look = async move { facts::look(&connection, &clock, prefix.as_deref(), false).await };
+            self.look = Some(Box::pin(look));
+        } else if self.health.is_unmarked() && self.next_mark <= now {
+            self.next_mark = now + MARK_EVERY;
+            let age = match self.health.adoption(false, self.clock.now()) {
+                Adoption::Adopt => self.health.uptime(),
+                Adoption::Renew => Duration::ZERO,
+                Adoption::Undecided => return,
+            };
+            let prefix = self.settings.prefix.clone();
+            self.look = Some(Box::pin(async move { facts::mark(&connection, &clock, &prefix, age).await }));
+        }
+    }
+
+    fn poll_look(&mut self, cx: &mut Context<'_>) {
+        let Some(look) = &mut self.look else { return };
+        let Poll::Ready(answer) = look.as_mut().poll(cx) else { return };
+        self.look = None;
+        match answer {
+            Ok(look) => {
+                self.health.take(&look);
+                if let Some(name) = self.health.name() {
+                    self.desk.rename(name);
+                }
+            }
+            // Not ready, or gone: what is known stands, and the calls find out.
+            Err(why) => tracing::debug!(node = %self.desk.id(), %why, "the node tells nothing of itself"),
+        }
     }
 
     /// Looks now and then at how long the first in line has been waiting, and asks a connection that is idle.
@@ -375,6 +459,7 @@ impl<'a> Session<'a> {
                 }
                 _ => {}
             }
+            self.look_if_due(now);
             let next = self.silence.suspect / 4;
             let next = next.clamp(Duration::from_millis(5), Duration::from_millis(250));
             self.tick_due = now + next;

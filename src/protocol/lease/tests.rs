@@ -416,3 +416,35 @@ fn unanswered_sets_are_known() {
     assert!(!lease.is_answered(), "unknown is no answer");
     assert!(held_lease(3).is_answered());
 }
+
+/// A grant that does not count is no grant for the verdict, is undone like any other, and names the moment from which
+/// enough of them count.
+#[test]
+fn guarded_grants_do_not_count_and_are_undone() {
+    let mut lease = lease(3);
+    let sends = drain(&mut lease, at(0));
+    let standing = |node: usize| match node {
+        0 => Standing::COUNTS,
+        _ => Standing::CountsFrom(at(100 * node as u64)),
+    };
+    for (node, send) in sends.iter().enumerate() {
+        let reply = lease.weigh(Reply::Granted, true, standing(node));
+        answer(&mut lease, send, reply, at(1));
+    }
+
+    assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Guarded { until: at(100) })));
+    assert_eq!(drain(&mut lease, at(1)).len(), 3, "released on each of them");
+}
+
+/// Extending asks whether the key is still there, which a node without an old memory knows as well as any.
+#[test]
+fn guarded_nodes_count_for_extensions() {
+    let mut lease = held_lease(3);
+    lease.extend(ttl(10_000), at(2));
+    for send in drain(&mut lease, at(2)) {
+        let reply =
+            lease.weigh(Reply::Granted, send.operation.creates(), Standing::CountsFrom(Instant::FAR_FUTURE));
+        answer(&mut lease, &send, reply, at(3));
+    }
+    assert!(matches!(lease.poll_event(), Some(Event::Extended(_))));
+}

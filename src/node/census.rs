@@ -1,0 +1,307 @@
+//! What is known of all nodes of one client together: which of them are one server, whether anybody met them before,
+//! and what their grants are worth.
+//!
+//! Each node's task writes its own place; whoever counts votes reads what they are worth without a lock.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::protocol::quorum::{NodeId, Quorum};
+use crate::protocol::restart::{Role, Standing};
+use crate::protocol::time::Instant;
+
+/// For so long after a client was the first on its nodes, those that connect a little later are new as well. They were
+/// all asked at the same time; a node that comes later may have been away, and may have forgotten.
+const ADOPTING: Duration = Duration::from_secs(1);
+
+/// No earlier node is the same server.
+const NONE: u8 = u8::MAX;
+
+/// The nodes of one client.
+#[derive(Debug)]
+pub(crate) struct Census {
+    quorum: Quorum,
+    places: Mutex<Places>,
+    cells: Box<[Cell]>,
+    /// Changes with what is known of markers.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Places {
+    places: Box<[Place]>,
+    adopted: Option<Instant>,
+}
+
+/// One node.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    facts: Facts,
+    /// Whether it had a marker when it was first asked.
+    had_marker: Option<bool>,
+    /// It was given one by this client, as a node that nobody had met before.
+    adopted: bool,
+}
+
+/// What a server told of itself, as far as it told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) version: Option<Arc<str>>,
+    pub(crate) run_id: Option<Arc<str>>,
+    pub(crate) role: Option<Role>,
+    /// How long it had been running, and when that was read.
+    pub(crate) uptime: Option<(Duration, Instant)>,
+    pub(crate) append_only: Option<bool>,
+    /// When it writes its append-only file to disk.
+    pub(crate) fsync: Option<Arc<str>>,
+    /// What it does when its memory is full.
+    pub(crate) eviction: Option<Arc<str>>,
+    pub(crate) marker: Option<Arc<[u8]>>,
+}
+
+/// What is read with each vote.
+#[derive(Debug)]
+struct Cell {
+    from: AtomicU64,
+    replica: AtomicBool,
+    /// The earlier node that is the same server.
+    same_as: AtomicU8,
+    /// In nanoseconds, smoothed; 0 where none is known.
+    round_trip: AtomicU64,
+}
+
+/// How a node without a marker is to be marked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Adoption {
+    /// Nobody has met any of these nodes before: its memory is as old as the server.
+    Adopt,
+    /// The other nodes were met before, so this one may have lost its marker and more: its memory begins now.
+    Renew,
+    /// Too few nodes have been asked to tell.
+    Undecided,
+}
+
+impl Census {
+    pub(crate) fn new(quorum: Quorum) -> Arc<Self> {
+        let cell = |_| Cell {
+            from: AtomicU64::new(0),
+            replica: AtomicBool::new(false),
+            same_as: AtomicU8::new(NONE),
+            round_trip: AtomicU64::new(0),
+        };
+        let places = vec![Place::default(); quorum.nodes()].into_boxed_slice();
+        Arc::new(Self {
+            quorum,
+            places: Mutex::new(Places { places, adopted: None }),
+            cells: (0..quorum.nodes()).map(cell).collect(),
+            changed: watch::Sender::new(0),
+        })
+    }
+
+    /// What the node's grants are worth now.
+    pub(crate) fn standing(&self, node: NodeId) -> Standing {
+        let Some(cell) = self.cells.get(node.index()) else { return Standing::COUNTS };
+        // Written in the opposite order, so that nobody sees a bar lifted before the guard that follows it.
+        if cell.replica.load(Ordering::Acquire) {
+            return Standing::Replica;
+        }
+        match cell.same_as.load(Ordering::Acquire) {
+            NONE => Standing::CountsFrom(Instant::from_nanos(cell.from.load(Ordering::Acquire))),
+            earlier => Standing::SameAs(NodeId::new(usize::from(earlier))),
+        }
+    }
+
+    /// What the node's own memory and role are worth.
+    pub(super) fn set_standing(&self, node: NodeId, standing: Standing) {
+        let Some(cell) = self.cells.get(node.index()) else { return };
+        if let Standing::CountsFrom(from) = standing {
+            cell.from.store(from.as_nanos(), Ordering::Release);
+        }
+        cell.replica.store(standing == Standing::Replica, Ordering::Release);
+    }
+
+    /// A call to the node was answered after so long.
+    pub(super) fn note_round_trip(&self, node: NodeId, round_trip: Duration) {
+        let Some(cell) = self.cells.get(node.index()) else { return };
+        let nanos = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let before = cell.round_trip.load(Ordering::Relaxed);
+        let smoothed = if before == 0 { nanos } else { before - before / 8 + nanos / 8 };
+        cell.round_trip.store(smoothed.max(1), Ordering::Relaxed);
+    }
+
+    /// How long the node takes to answer, smoothed.
+    pub(crate) fn round_trip(&self, node: NodeId) -> Option<Duration> {
+        let nanos = self.cells.get(node.index())?.round_trip.load(Ordering::Relaxed);
+        (nanos != 0).then(|| Duration::from_nanos(nanos))
+    }
+
+    /// What the node told of itself last.
+    pub(crate) fn facts(&self, node: NodeId) -> Facts {
+        self.lock().places.get(node.index()).map(|place| place.facts.clone()).unwrap_or_default()
+    }
+
+    /// What the node tells of itself now. Returns the earlier node that turns out to be the same server, where that
+    /// was not known.
+    pub(super) fn note(&self, node: NodeId, facts: Facts) -> Option<NodeId> {
+        let mut places = self.lock();
+        let place = places.places.get_mut(node.index())?;
+        place.facts = facts;
+        let mut found = None;
+        for (later, cell) in self.cells.iter().enumerate() {
+            let earlier = (0..later).find(|earlier| places.are_one(*earlier, later));
+            let same = earlier.map_or(NONE, |earlier| earlier as u8);
+            let before = cell.same_as.swap(same, Ordering::AcqRel);
+            if let (Some(earlier), true) = (earlier, before != same) {
+                found = Some((NodeId::new(earlier), NodeId::new(later)));
+            }
+        }
+        let (earlier, later) = found?;
+        tracing::warn!(%earlier, %later, "two addresses are one server, the later does not vote");
+        Some(earlier)
+    }
+
+    /// Two nodes that are one server, the earlier first.
+    pub(crate) fn same_server(&self) -> Option<(NodeId, NodeId)> {
+        let places = self.lock();
+        (0..self.cells.len())
+            .find_map(|later| {
+                (0..later).find(|earlier| places.are_one(*earlier, later)).map(|earlier| (earlier, later))
+            })
+            .map(|(earlier, later)| (NodeId::new(earlier), NodeId::new(later)))
+    }
+
+    /// The node was asked for its marker, for the first time or again.
+    pub(super) fn saw_marker(&self, node: NodeId, found: bool) {
+        let mut places = self.lock();
+        if let Some(place) = places.places.get_mut(node.index()) {
+            place.had_marker.get_or_insert(found);
+        }
+        drop(places);
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// How a node without a marker is to be marked. One that is adopted is so once: it is taken for done. All nodes have
+    /// to be asked before, or after some `patience` a quorum: of the others one may have a marker, which tells that
+    /// these lost theirs.
+    pub(super) fn adopt(&self, node: NodeId, patience: bool, now: Instant) -> Adoption {
+        let mut places = self.lock();
+        let adopting = places.adopted.map(|since| now.since(since) < ADOPTING);
+        let (asked, met) =
+            places.places.iter().fold((0, false), |(asked, met), place| match place.had_marker {
+                Some(had) => (asked + 1, met || had),
+                None => (asked, met),
+            });
+        let Some(place) = places.places.get_mut(node.index()) else { return Adoption::Undecided };
+        if met || place.adopted || adopting == Some(false) {
+            return Adoption::Renew;
+        }
+        let enough = if patience { self.quorum.nodes() } else { self.quorum.needed() };
+        if asked < enough && adopting.is_none() {
+            return Adoption::Undecided;
+        }
+        place.adopted = true;
+        places.adopted.get_or_insert(now);
+        Adoption::Adopt
+    }
+
+    /// Looks again whenever more is known of markers.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Places {
+    fn are_one(&self, earlier: usize, later: usize) -> bool {
+        let (Some(one), Some(other)) = (self.places.get(earlier), self.places.get(later)) else {
+            return false;
+        };
+        let same_run = one.facts.run_id.is_some() && one.facts.run_id == other.facts.run_id;
+        same_run || (one.facts.marker.is_some() && one.facts.marker == other.facts.marker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(index: usize) -> NodeId {
+        NodeId::new(index)
+    }
+
+    fn census() -> Arc<Census> {
+        Census::new(Quorum::of(3).unwrap())
+    }
+
+    fn facts(run: &str, marker: &str) -> Facts {
+        Facts { run_id: Some(run.into()), marker: Some(marker.as_bytes().into()), ..Facts::default() }
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::default().after(Duration::from_millis(millis))
+    }
+
+    /// Of two addresses that are one server by run or by marker the later does not vote, until it is another again.
+    #[test]
+    fn the_later_of_two_does_not_vote() {
+        let census = census();
+        assert_eq!(census.note(node(2), facts("a", "x")), None);
+        assert_eq!(census.note(node(1), facts("b", "y")), None);
+        assert_eq!(
+            census.note(node(0), facts("a", "z")),
+            Some(node(0)),
+            "found with the earlier one's connection"
+        );
+        assert_eq!(census.standing(node(2)), Standing::SameAs(node(0)));
+        assert_eq!(
+            (census.standing(node(0)), census.standing(node(1))),
+            (Standing::COUNTS, Standing::COUNTS)
+        );
+        assert_eq!(census.same_server(), Some((node(0), node(2))));
+
+        assert_eq!(census.note(node(2), facts("c", "y")), Some(node(1)), "a copied marker");
+        census.note(node(2), facts("c", "w"));
+        assert_eq!(census.standing(node(2)), Standing::COUNTS);
+        assert_eq!(census.same_server(), None);
+    }
+
+    /// Nodes are adopted where a quorum was asked and none had been met before, each once and only at first.
+    #[test]
+    fn adoption_is_for_nodes_that_nobody_met() {
+        let census = census();
+        census.saw_marker(node(0), false);
+        assert_eq!(census.adopt(node(0), false, at(0)), Adoption::Undecided);
+        census.saw_marker(node(1), false);
+        assert_eq!(census.adopt(node(0), true, at(1)), Adoption::Undecided, "the third may have one");
+        assert_eq!(census.adopt(node(0), false, at(1)), Adoption::Adopt);
+        assert_eq!(census.adopt(node(1), true, at(2)), Adoption::Adopt);
+        assert_eq!(census.adopt(node(1), true, at(3)), Adoption::Renew, "once");
+        census.saw_marker(node(2), false);
+        assert_eq!(census.adopt(node(2), true, at(2_000)), Adoption::Renew, "too late");
+    }
+
+    /// One marker is enough to show that the nodes were met before, and that the others may have lost theirs.
+    #[test]
+    fn a_marker_anywhere_rules_adoption_out() {
+        let census = census();
+        census.saw_marker(node(0), false);
+        census.saw_marker(node(1), true);
+        assert_eq!(census.adopt(node(0), true, at(0)), Adoption::Renew);
+    }
+
+    /// A round trip is smoothed, and never unknown again.
+    #[test]
+    fn round_trips_are_smoothed() {
+        let census = census();
+        assert_eq!(census.round_trip(node(0)), None);
+        census.note_round_trip(node(0), Duration::from_micros(800));
+        census.note_round_trip(node(0), Duration::from_micros(1_600));
+        assert_eq!(census.round_trip(node(0)), Some(Duration::from_micros(900)));
+    }
+}

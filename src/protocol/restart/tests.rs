@@ -1,0 +1,199 @@
+use super::super::message::{Holder, Reply, Uncounted};
+use super::*;
+
+const GUARD: Duration = Duration::from_millis(10_102);
+const LONG: Duration = Duration::from_secs(86_400);
+
+fn guard() -> RestartGuard {
+    let ttl = Ttl::new(Duration::from_secs(10), Drift::default(), Duration::from_secs(10)).unwrap();
+    RestartGuard::new(ttl, Drift::default())
+}
+
+fn at(millis: u64) -> Instant {
+    Instant::from_nanos(1_000_000_000_000).after(Duration::from_millis(millis))
+}
+
+/// A look at `millis` at a primary that has run for a day: its time is a day and that long.
+fn look(millis: u64) -> Reading {
+    Reading {
+        sent: at(millis),
+        received: at(millis),
+        time: Some(LONG.as_micros() as u64 + millis * 1_000),
+        replication: Some(Id::of(b"history")),
+        role: Some(Role::Primary),
+        marker: marker(b"marker", Duration::ZERO),
+        run: None,
+    }
+}
+
+fn marker(id: &[u8], since: Duration) -> MarkerSeen {
+    MarkerSeen::Found(Marker { id: Id::of(id), since: since.as_micros() as u64 })
+}
+
+/// The same on a new connection.
+fn connect(millis: u64, run: &[u8], uptime: Duration, durable: bool) -> Reading {
+    Reading { run: Some(Run { id: Some(Id::of(run)), uptime: Some(uptime), durable }), ..look(millis) }
+}
+
+fn known(durable: bool) -> Memory {
+    let mut memory = Memory::new(Some(guard()));
+    assert_eq!(memory.handle_reading(&connect(0, b"run", LONG, durable)), None);
+    assert_eq!(memory.standing().objection(at(0)), None);
+    memory
+}
+
+fn guarded(until: Instant) -> Option<Uncounted> {
+    Some(Uncounted::Guarded { until })
+}
+
+/// The least memory age is guard × (1 + drift) + 2 ms, and counts at exactly that.
+#[test]
+fn the_guard_is_the_longest_ttl_with_its_drift() {
+    assert_eq!(guard().least(), GUARD);
+    let standing = Standing::CountsFrom(at(10));
+    assert_eq!(standing.objection(at(9)), guarded(at(10)));
+    assert_eq!(standing.objection(at(10)), None);
+}
+
+/// Uptime counts less a second, which is how servers round it.
+#[test]
+fn a_young_node_is_guarded_for_what_its_uptime_lacks() {
+    let mut memory = Memory::new(Some(guard()));
+    let young = connect(0, b"run", Duration::from_secs(4), false);
+
+    assert_eq!(memory.handle_reading(&young), Some(Cause::Young));
+    assert_eq!(memory.standing(), Standing::CountsFrom(at(10_102 - 3_000)));
+    // Own time goes on, and later looks do not start it anew.
+    assert_eq!(memory.handle_reading(&look(5_000)), None);
+    assert_eq!(memory.standing(), Standing::CountsFrom(at(7_102)));
+}
+
+/// A marker younger than the server says that its memory was lost while it ran; one from its future dates nothing, and
+/// own time counts instead, once.
+#[test]
+fn the_marker_dates_the_memory() {
+    for (since, from) in [(LONG - Duration::from_secs(4), 6_102), (2 * LONG, 10_102)] {
+        let mut memory = Memory::new(Some(guard()));
+        let found = Reading { marker: marker(b"marker", since), ..connect(0, b"run", LONG, true) };
+
+        assert_eq!(memory.handle_reading(&found), Some(Cause::MarkedLately));
+        assert_eq!(memory.standing(), Standing::CountsFrom(at(from)));
+        let again = Reading { marker: marker(b"marker", since), ..look(5_000) };
+        assert_eq!(memory.handle_reading(&again), None);
+        assert_eq!(memory.standing(), Standing::CountsFrom(at(from)));
+    }
+}
+
+/// Every change that may go with lost memory starts own time, from when it was noticed.
+#[test]
+fn changes_start_the_guard() {
+    let with = |change: fn(&mut Reading)| {
+        let mut reading = look(20_000);
+        change(&mut reading);
+        reading
+    };
+    let cases = [
+        (connect(20_000, b"other", LONG, false), Cause::Restarted),
+        (with(|look| look.replication = Some(Id::of(b"other"))), Cause::RoleChanged),
+        (with(|look| look.marker = MarkerSeen::Absent), Cause::MarkerLost),
+        (with(|look| look.marker = marker(b"other", Duration::ZERO)), Cause::MarkerChanged),
+        (with(|look| look.time = look.time.map(|time| time + 1_300_000)), Cause::ClockSet),
+        (with(|look| look.time = look.time.map(|time| time - 1_300_000)), Cause::ClockSet),
+        (with(|look| look.time = Some(0)), Cause::ClockSet),
+        (with(|look| look.run = Some(Run::default())), Cause::Undated),
+    ];
+    for (reading, cause) in cases {
+        let mut memory = known(false);
+
+        assert_eq!(memory.handle_reading(&reading), Some(cause));
+        assert!(memory.standing().objection(at(20_000 + 10_101)).is_some(), "{cause:?}");
+    }
+    let mut memory = known(false);
+    assert_eq!(memory.handle_reading(&connect(20_000, b"run", LONG, false)), None, "the same run again");
+    // A fiftieth of a second beside 20 s is drift.
+    let drifted = with(|look| look.time = look.time.map(|time| time + 1_190_000));
+    assert_eq!(known(false).handle_reading(&drifted), None);
+}
+
+/// Without a marker nothing dates the memory; the date of the one that is set then does.
+#[test]
+fn an_unmarked_node_waits_for_its_marker() {
+    let mut memory = Memory::new(Some(guard()));
+    let unmarked = Reading { marker: MarkerSeen::Absent, ..connect(0, b"run", LONG, true) };
+    memory.handle_reading(&unmarked);
+    assert_eq!(memory.standing(), Standing::CountsFrom(Instant::FAR_FUTURE));
+
+    let mut adopted = memory;
+    assert_eq!(adopted.handle_reading(&look(1)), None);
+    assert_eq!(adopted.standing().objection(at(1)), None, "dated back to the start of the server");
+
+    let now = Reading { marker: marker(b"marker", LONG + Duration::from_millis(1)), ..look(1) };
+    assert_eq!(memory.handle_reading(&now), Some(Cause::MarkedLately));
+    assert_eq!(memory.standing(), Standing::CountsFrom(at(10_103)));
+
+    // Nobody may set one: the rest of the evidence has to do.
+    let mut memory = Memory::new(Some(guard()));
+    memory.handle_reading(&Reading { marker: MarkerSeen::Absent, ..connect(0, b"run", LONG, false) });
+    memory.handle_reading(&Reading { marker: MarkerSeen::Unread, ..look(1) });
+    assert_eq!(memory.standing().objection(at(1)), None);
+}
+
+/// A restart is no evidence where every change was on disk before and after, and the marker shows that it was read back.
+#[test]
+fn a_node_that_writes_before_it_answers_remembers() {
+    let young = Duration::from_secs(1);
+    let restarted =
+        Reading { replication: Some(Id::of(b"another")), ..connect(20_000, b"other", young, true) };
+    assert_eq!(known(true).handle_reading(&restarted), None);
+
+    // So it is where the client comes after the restart.
+    let mut fresh = Memory::new(Some(guard()));
+    assert_eq!(fresh.handle_reading(&connect(0, b"run", young, true)), None);
+
+    // But not with a marker that is another or gone, nor where one of the runs did not write so.
+    let mut lost = restarted;
+    lost.marker = MarkerSeen::Absent;
+    assert_eq!(known(true).handle_reading(&lost), Some(Cause::MarkerLost));
+    assert_eq!(known(false).handle_reading(&restarted), Some(Cause::Restarted));
+    let lax = connect(20_000, b"other", young, false);
+    assert_eq!(known(true).handle_reading(&lax), Some(Cause::Restarted));
+    // A promotion is none of its disk's business.
+    let mut promoted = known(true);
+    promoted.handle_reading(&Reading { role: Some(Role::Replica), ..look(10_000) });
+    assert_eq!(promoted.handle_reading(&look(20_000)), Some(Cause::RoleChanged));
+}
+
+/// A replica does not count; once promoted it is guarded from when that was noticed.
+#[test]
+fn replicas_do_not_count() {
+    let mut memory = known(false);
+    memory.handle_reading(&Reading { role: Some(Role::Replica), ..look(1_000) });
+    assert_eq!(memory.standing(), Standing::Replica);
+
+    memory.handle_reading(&look(2_000));
+    assert_eq!(memory.standing(), Standing::CountsFrom(at(2_000 + 10_102)));
+}
+
+/// Switched off, nothing is guarded; replicas do not count all the same.
+#[test]
+fn without_a_guard_every_memory_is_old_enough() {
+    let mut memory = Memory::new(None);
+    let unmarked = Reading { marker: MarkerSeen::Absent, ..connect(0, b"run", Duration::ZERO, false) };
+    assert_eq!(memory.handle_reading(&unmarked), None);
+    assert_eq!(memory.standing().objection(Instant::default()), None);
+
+    memory.handle_reading(&Reading { role: Some(Role::Replica), ..look(1) });
+    assert_eq!(memory.standing().objection(at(1)), Some(Uncounted::Replica));
+}
+
+/// Only a grant is weighed: who holds the key is worth knowing from any node.
+#[test]
+fn only_grants_are_weighed() {
+    let standing = Standing::CountsFrom(at(1));
+    assert_eq!(standing.weigh(Reply::Granted, at(0)), Reply::Uncounted(Uncounted::Guarded { until: at(1) }));
+    assert_eq!(standing.weigh(Reply::Granted, at(1)), Reply::Granted);
+    let held = Reply::Held(Holder::UNNAMED);
+    assert_eq!(standing.weigh(held.clone(), at(0)), held);
+    let same = Standing::SameAs(NodeId::new(0));
+    assert_eq!(same.weigh(Reply::Granted, at(9)), Reply::Uncounted(Uncounted::SameServer(NodeId::new(0))));
+}
