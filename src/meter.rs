@@ -62,8 +62,8 @@ mod on {
             return replies.iter().for_each(|reply| answered(node, "extend", reply));
         }
         let outcome = match reply {
-            Reply::Granted | Reply::HandedOver | Reply::Voted => "granted",
-            Reply::Uncounted(_) => "uncounted",
+            // What a grant is worth is weighed later.
+            Reply::Granted | Reply::Uncounted(_) | Reply::HandedOver | Reply::Voted => "granted",
             Reply::Held(_) => "held",
             Reply::Absent | Reply::NotOurs => "not_ours",
             Reply::Queued(_) | Reply::LineFull | Reply::Found(_) | Reply::Each(_) => "told",
