@@ -234,6 +234,26 @@ impl RedlockBuilder {
         self
     }
 
+    /// How long a node keeps the counter of a fenced lock after it was used last ([`LockRequest::fenced`]): at least the
+    /// longest TTL, at most a hundred years. Default: 7 days. All clients of a lock should agree.
+    ///
+    /// When a counter is gone, tokens rise all the same, by the clocks of clients.
+    ///
+    /// [`LockRequest::fenced`]: crate::LockRequest::fenced
+    pub fn fencing_retention(mut self, retention: Duration) -> Self {
+        self.config.fencing_retention = retention;
+        self
+    }
+
+    /// Lets this client's wall clock be off by so many microseconds, for tests of fencing tokens. No part of the stable
+    /// interface.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn wall_clock_off(mut self, micros: i64) -> Self {
+        self.config.wall_clock_off = micros;
+        self
+    }
+
     /// The client's name as `CLIENT LIST` on the servers shows it. Default: `redquorum-` and a random uuid.
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.client_name = Some(name.into());

@@ -92,7 +92,7 @@ impl Redlock {
     /// A request for the lock named `key`, to be adjusted and awaited.
     pub fn lock(&self, key: impl AsRef<[u8]>) -> LockRequest {
         let (name, keeping) = (key.as_ref().into(), self.shared.config.keeping);
-        LockRequest { redlock: self.clone(), name, ttl: None, wait: None, keeping }
+        LockRequest { redlock: self.clone(), name, ttl: None, wait: None, keeping, fenced: false }
     }
 
     /// Looks at the lock named `key` on every node, without touching it: who holds it, for how long, and how many wait.
@@ -188,6 +188,7 @@ pub struct LockRequest {
     ttl: Option<Duration>,
     wait: Option<Wait>,
     keeping: Keeping,
+    fenced: bool,
 }
 
 impl LockRequest {
@@ -242,6 +243,21 @@ impl LockRequest {
         self
     }
 
+    /// Asks for a fencing token with the lock ([`LockGuard::fencing_token`](crate::LockGuard::fencing_token)): a number that is
+    /// greater than that of every earlier fenced holder of this key. A resource that remembers the greatest token it has seen,
+    /// and refuses smaller ones, is safe from the late writes of a holder that lost its lock without noticing. See
+    /// `docs/fencing.md`.
+    ///
+    /// Usually it costs nothing but a script in place of a plain command. Where the nodes do not agree on a number, mostly
+    /// because one of them was away, acquiring takes a second round trip. Each node keeps a counter for the key, for
+    /// [`RedlockBuilder::fencing_retention`](crate::RedlockBuilder::fencing_retention).
+    ///
+    /// Tokens rise from one *fenced* holder to the next; holders that did not ask for one do not count.
+    pub fn fenced(mut self) -> Self {
+        self.fenced = true;
+        self
+    }
+
     fn check(&self) -> Result<Request, InvalidRequest> {
         let shared = &self.redlock.shared;
         let key = shared.config.key(&self.name)?;
@@ -249,7 +265,9 @@ impl LockRequest {
         let keeping = if self.keeping.alive { self.keeping } else { Keeping::default() };
         let ttl = self.ttl.unwrap_or(shared.config.ttl);
         let terms = shared.config.terms(shared.quorum, ttl, keeping)?;
-        Ok(Request { key, terms, wait: self.wait.unwrap_or(shared.config.wait), keeping })
+        let wait = self.wait.unwrap_or(shared.config.wait);
+        let fenced = self.fenced.then(|| shared.config.retention());
+        Ok(Request { key, terms, wait, keeping, fenced })
     }
 
     async fn acquire(self) -> Result<LockGuard, AcquireError> {

@@ -6,7 +6,7 @@
 //! | Tokio | tokio's clock | tokio's timer; for tests with a paused clock |
 //! | Manual | what the test says | until the test says so |
 //!
-//! Never the wall clock, which administrators and NTP step (rule 1).
+//! Never the wall clock, which administrators and NTP step (rule 1): it only suggests fencing tokens.
 
 use std::time::Duration;
 
@@ -75,6 +75,18 @@ impl Clock {
 }
 
 impl Clock {
+    /// The time of day in microseconds since 1970, for fencing tokens alone: it may be wrong, and it may step. The clocks of
+    /// tests show their own time, as the nodes in memory do.
+    pub(crate) fn wall_micros(&self) -> u64 {
+        match self {
+            Self::System(_) => {
+                let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+                since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+            }
+            _ => self.now().as_nanos() / 1_000,
+        }
+    }
+
     /// A pause for looking again, which goes by in real time on every clock but a paused one of tokio's.
     pub(crate) async fn pause(&self, duration: Duration) {
         match self {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::InvalidRequest;
+use crate::protocol::fencing::Retention;
 use crate::protocol::keep;
 use crate::protocol::lease::Terms;
 use crate::protocol::message::Key;
@@ -25,6 +26,10 @@ pub(crate) const DEFAULT_RETRY_LEAST: Duration = Duration::from_millis(20);
 
 /// Longest pause between attempts: a lock that becomes free is noticed within it.
 pub(crate) const DEFAULT_RETRY_MOST: Duration = Duration::from_millis(250);
+
+/// Long enough that a lock which is taken once a day, or not over a holiday, keeps its counter; short enough that the names of
+/// locks that are never used again do not pile up.
+pub(crate) const DEFAULT_FENCING_RETENTION: Duration = Duration::from_secs(7 * 86_400);
 
 /// Longest key, prefix included. Servers take 512 MB; a name of more than 64 KiB is a mistake, and would make every
 /// command expensive.
@@ -53,6 +58,9 @@ pub(crate) struct Config {
     pub(crate) in_line: bool,
     pub(crate) keeping: Keeping,
     pub(crate) guard: Guard,
+    pub(crate) fencing_retention: Duration,
+    /// How far this client's wall clock is off, in microseconds: for tests.
+    pub(crate) wall_clock_off: i64,
 }
 
 /// Whether a lock is kept alive, and for how long at most.
@@ -99,6 +107,8 @@ impl Default for Config {
             in_line: true,
             keeping: Keeping::default(),
             guard: Guard::MaxTtl,
+            fencing_retention: DEFAULT_FENCING_RETENTION,
+            wall_clock_off: 0,
         }
     }
 }
@@ -150,6 +160,10 @@ impl Config {
             }
         }
         self.guard()?;
+        let (retention, least, most) = (self.fencing_retention, self.max_ttl(), Retention::LONGEST);
+        if retention < least || retention > most {
+            return Err(InvalidRequest::FencingRetention { retention, least, most });
+        }
         self.terms(quorum, self.ttl, self.keeping).map(|_| ())
     }
 
@@ -201,6 +215,11 @@ impl Config {
             });
         }
         Ok(Terms { quorum, ttl: checked, drift: self.drift, min_validity, reply_timeout })
+    }
+
+    /// How long nodes keep the counters of fenced locks.
+    pub(crate) fn retention(&self) -> Retention {
+        Retention::new(self.fencing_retention)
     }
 
     /// A TTL that was checked.
@@ -276,6 +295,8 @@ mod tests {
             format!("| {} at most; one, where", crate::protocol::message::MOST_EXTENSIONS),
             format!("| {} at most, others wait |", crate::runtime::keeper::work::MOST_UNDER_WAY),
             "| `keep_alive` | only where a request asks for it |".to_owned(),
+            format!("| `fencing_retention` | {} days", DEFAULT_FENCING_RETENTION.as_secs() / 86_400),
+            format!("more than {} ahead", seconds(crate::protocol::fencing::MOST_AHEAD)),
             "| `max_hold` | none: until it is released |".to_owned(),
             format!("again after a {}th of the TTL", keep::AGAIN),
         ];

@@ -184,6 +184,16 @@ pub enum InvalidRequest {
         /// What must be left after an acquire.
         min_validity: Duration,
     },
+    /// Counters of fenced locks would be forgotten while a lock is held, or the arithmetic of servers would not bear it.
+    #[error("a fencing retention of {retention:?} is not between the longest TTL {least:?} and {most:?}")]
+    FencingRetention {
+        /// The retention given.
+        retention: Duration,
+        /// The least: the longest TTL of a request.
+        least: Duration,
+        /// The most.
+        most: Duration,
+    },
     /// The parts of a lock are none that this library made.
     #[error("these are no parts of a lock")]
     MalformedParts,
@@ -267,6 +277,15 @@ pub enum AcquireError {
         /// What each node answered.
         report: Report,
     },
+    /// No fencing token can follow on so many nodes that no quorum is left: the key's counter is close to 2^53, or what
+    /// stands in its place is none. Waiting does not help; without `fenced`, the lock can be had.
+    #[error("no fencing token is left for lock \"{key}\": {report}")]
+    TokensSpent {
+        /// The key on the servers.
+        key: String,
+        /// What each node answered.
+        report: Report,
+    },
     /// The wait is over; what stood in the way at the last attempt.
     #[error("waited {waited:.1?} in vain: {last}")]
     WaitOver {
@@ -314,6 +333,7 @@ impl AcquireError {
             Self::Held { report, .. }
             | Self::NoQuorum { report, .. }
             | Self::Guarded { report, .. }
+            | Self::TokensSpent { report, .. }
             | Self::ValidityExhausted { report, .. } => Some(report),
             Self::WaitOver { last, .. } => last.report(),
             Self::Closed | Self::Invalid(_) | Self::NoRandomness(_) => None,

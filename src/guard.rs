@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{ExtendError, ReleaseError};
+use crate::protocol::fencing::FencingToken;
 use crate::protocol::lease::{Event, NotExtended, Released};
 use crate::protocol::message::{Key, Owner};
 use crate::protocol::round::Round;
@@ -29,6 +30,7 @@ use crate::shared::{Counted, Shared};
 pub struct LockGuard {
     hold: Hold,
     key: Key,
+    token: Option<FencingToken>,
     shared: Arc<Shared>,
 }
 
@@ -44,12 +46,12 @@ enum Hold {
 impl LockGuard {
     /// The guard of a held lease, which the keeper extends to `kept`, if it is kept alive.
     pub(crate) fn new(shared: Arc<Shared>, driver: Driver, lease: Counted, kept: Option<Ttl>) -> Self {
-        let key = driver.lease().key().clone();
+        let (key, token) = (driver.lease().key().clone(), driver.lease().fencing_token());
         let hold = match kept {
             Some(ttl) => Hold::Kept(shared.keeper.keep(driver, lease, ttl)),
             None => Hold::Own { driver, lease },
         };
-        Self { hold, key, shared }
+        Self { hold, key, token, shared }
     }
 
     /// The driver of the lease, which the guard's watchers take for over where it was kept. `None` never happens: a guard has
@@ -84,6 +86,16 @@ impl LockGuard {
     /// The key on the servers, prefix included.
     pub fn key(&self) -> &[u8] {
         self.key.as_bytes()
+    }
+
+    /// The holder's fencing token: greater than that of every earlier holder of this key that asked for one. `None` where the
+    /// request did not ask ([`LockRequest::fenced`](crate::LockRequest::fenced)). It stays the same for as long as the lock is
+    /// held, however often it is extended.
+    ///
+    /// Send it along with every write, and let the resource refuse a write whose token is smaller than the greatest that it
+    /// has seen.
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.token
     }
 
     /// How long the holder may still act; zero once the lock is lost. Computed anew each time, from

@@ -130,6 +130,8 @@ pub use guard::LockGuard;
 #[cfg(feature = "runtime")]
 pub use parts::{LockParts, ResumeRequest};
 #[cfg(feature = "runtime")]
+pub use protocol::fencing::FencingToken;
+#[cfg(feature = "runtime")]
 pub use report::{Inspection, NodeInspection, NodeReport, NodeState, Outcome, Report};
 #[cfg(feature = "runtime")]
 pub use runtime::term::Lost;

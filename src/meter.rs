@@ -50,6 +50,7 @@ mod on {
             AcquireError::NoQuorum { .. } => "no_quorum",
             AcquireError::Guarded { .. } => "guarded",
             AcquireError::ValidityExhausted { .. } => "too_late",
+            AcquireError::TokensSpent { .. } => "tokens_spent",
             AcquireError::WaitOver { last, .. } => cause(last),
             AcquireError::Closed => "closed",
             AcquireError::Invalid(_) | AcquireError::NoRandomness(_) => "invalid",
@@ -63,7 +64,10 @@ mod on {
         }
         let outcome = match reply {
             // What a grant is worth is weighed later.
-            Reply::Granted | Reply::Uncounted(_) | Reply::HandedOver | Reply::Voted => "granted",
+            Reply::Granted | Reply::Fenced(_) | Reply::Uncounted(_) | Reply::HandedOver | Reply::Voted => {
+                "granted"
+            }
+            Reply::CounterSpent => "tokens_spent",
             Reply::Held(_) => "held",
             Reply::Absent | Reply::NotOurs => "not_ours",
             Reply::Queued(_) | Reply::LineFull | Reply::Found(_) | Reply::Each(_) => "told",

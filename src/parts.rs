@@ -13,6 +13,7 @@ use crate::client::Redlock;
 use crate::config::Keeping;
 use crate::error::{InvalidRequest, ResumeError};
 use crate::guard::LockGuard;
+use crate::protocol::fencing::{Carry, END, FencingToken};
 use crate::protocol::lease::Lease;
 use crate::protocol::message::{Key, Owner};
 use crate::protocol::time::Instant;
@@ -48,6 +49,9 @@ pub struct LockParts {
     longest: Duration,
     /// Every set was answered.
     settled: bool,
+    /// The fencing token, where the lock has one.
+    #[cfg_attr(feature = "serde", serde(default))]
+    token: Option<u64>,
     until: Option<Until>,
 }
 
@@ -72,6 +76,7 @@ impl LockParts {
             remaining: validity.remaining(now),
             longest: lease.longest().duration(),
             settled: lease.is_answered(),
+            token: lease.fencing_token().map(FencingToken::as_u64),
             until: shared.clock.identity().map(until),
         })
     }
@@ -84,6 +89,11 @@ impl LockParts {
     /// How long the lock was still valid for when it was taken apart.
     pub fn remaining(&self) -> Duration {
         self.remaining
+    }
+
+    /// The fencing token of a fenced lock, which goes along.
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.token.map(FencingToken::new)
     }
 
     /// Whether a process on another machine can resume it.
@@ -107,6 +117,9 @@ impl LockParts {
 
     fn read(&self) -> Result<(Key, Owner), InvalidRequest> {
         let owner = Owner::from_hex(self.owner.as_bytes()).ok_or(InvalidRequest::MalformedParts)?;
+        if self.token.is_some_and(|token| token >= END) {
+            return Err(InvalidRequest::MalformedParts);
+        }
         Ok((Key::new(self.key.as_slice()), owner))
     }
 }
@@ -211,7 +224,9 @@ impl ResumeRequest {
         let keeping = if keeping.alive { keeping } else { Keeping::default() };
         let terms = shared.config.terms(shared.quorum, ttl.unwrap_or(shared.config.ttl), keeping)?;
         let (key, owner) = parts.read()?;
-        let request = resume::Request { key, owner, terms, keeping };
+        let retention = shared.config.retention();
+        let carry = parts.fencing_token().map(|token| Carry { token, retention });
+        let request = resume::Request { key, owner, terms, keeping, carry };
         let (driver, lease) = resume::resume(&shared, request, parts).await?;
         Ok(LockGuard::new(shared, driver, lease, keeping.alive.then_some(terms.ttl)))
     }

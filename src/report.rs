@@ -211,7 +211,7 @@ impl NodeReport {
 impl Outcome {
     fn new(reply: &Reply, answered: Instant) -> Self {
         match reply {
-            Reply::Granted | Reply::HandedOver | Reply::Voted => Self::Granted,
+            Reply::Granted | Reply::Fenced(_) | Reply::HandedOver | Reply::Voted => Self::Granted,
             Reply::Uncounted(Uncounted::Guarded { until }) => {
                 Self::Guarded { remaining: (*until != Instant::FAR_FUTURE).then(|| until.since(answered)) }
             }
@@ -226,6 +226,7 @@ impl Outcome {
             Reply::Absent | Reply::NotOurs => Self::NotOurs,
             // No round asks for these.
             Reply::Queued(_) | Reply::LineFull | Reply::Found(_) | Reply::Each(_) => Self::Pending,
+            Reply::CounterSpent => Self::Refused("the fencing counter is at its end, or is none".into()),
             Reply::Refused(message) => Self::Refused(message.to_string()),
             Reply::NotSent(reason) => Self::NotSent(reason.to_string()),
             Reply::Unknown(reason) => Self::Unknown(reason.to_string()),

@@ -43,6 +43,11 @@ impl Shared {
         self.nodes.iter().all(Node::has_ended)
     }
 
+    /// The candidate for a fencing token: the wall clock, in microseconds.
+    pub(crate) fn candidate(&self) -> u64 {
+        self.clock.wall_micros().saturating_add_signed(self.config.wall_clock_off)
+    }
+
     /// Whether nothing of this client is under way: no lease, no call, no debt. What one of them leaves behind is
     /// counted by the next before it is no longer counted here, and they are looked at in that order.
     pub(crate) fn is_idle(&self) -> bool {

@@ -147,6 +147,12 @@ impl MemoryNode {
         holder.map(|holder| holder.value.to_string())
     }
 
+    /// The fencing counter of a key, if the node keeps one.
+    pub fn fencing_counter(&self, key: impl AsRef<[u8]>) -> Option<u64> {
+        let counter = self.server.with_store(|store, now| store.counter(&Key::new(key.as_ref()), now));
+        counter.map(|counter| counter.number)
+    }
+
     /// What is left of a key's life; `None` where there is no such key, or where it never expires.
     pub fn remaining(&self, key: impl AsRef<[u8]>) -> Option<Duration> {
         self.server.with_store(|store, now| store.holder(&Key::new(key.as_ref()), now))?.remaining

@@ -5,11 +5,13 @@
 
 mod common;
 
-use std::time::{Duration, Instant as Wall};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant as Wall, SystemTime, UNIX_EPOCH};
 
 use common::Server;
 use proptest::prelude::*;
 use redquorum::node::store::Store;
+use redquorum::protocol::fencing::{Carry, Counter, END, Fence, FencingToken, Retention};
 use redquorum::protocol::message::{
     ClientId, Extension, Extensions, Holder, HolderValue, Key, Operation, Owner, Reply,
 };
@@ -21,23 +23,59 @@ use redquorum::testing::RawNode;
 #[derive(Clone, Debug)]
 enum Step {
     Operation(Operation),
-    Foreign { key: usize, value: Vec<u8>, expires: bool },
-    OtherType { key: usize },
-    Remove { key: usize },
+    Foreign {
+        key: usize,
+        value: Vec<u8>,
+        expires: bool,
+    },
+    OtherType {
+        key: usize,
+    },
+    Remove {
+        key: usize,
+    },
+    /// A fencing counter that somebody set.
+    Counter {
+        key: usize,
+        number: u64,
+    },
+    RemoveCounter {
+        key: usize,
+    },
     FlushScripts,
 }
 
 /// Lives long enough that none ends during a run, and different enough to tell a lengthened key from one left alone.
 const TTLS: [u64; 3] = [60_000, 120_000, 240_000];
 
+/// Numbers that are apart from each other and from the time by far more than two clocks may differ here: before it, an hour
+/// and ten years ahead of it, and close to the end. Counted from the beginning of the test, in microseconds.
+const NUMBERS: [i64; 5] = [-1_000_000_000_000, -5_000_000_000, 3_600_000_000, 315_360_000_000_000, i64::MAX];
+
+fn number(which: usize) -> u64 {
+    match NUMBERS[which] {
+        i64::MAX => END - 2,
+        apart => beginning().saturating_add_signed(apart),
+    }
+}
+
+/// When the test began, in microseconds since 1970.
+fn beginning() -> u64 {
+    static BEGINNING: LazyLock<SystemTime> = LazyLock::new(SystemTime::now);
+    BEGINNING.duration_since(UNIX_EPOCH).expect("a clock").as_micros() as u64
+}
+
 fn keys() -> [Key; 4] {
     [Key::new(*b"k"), Key::new(*b"{tag}:x"), Key::new(*b"\x00\xff\r\n"), Key::new(vec![b'x'; 2_000])]
 }
 
 fn operation() -> impl Strategy<Value = Step> {
-    (0..10, 0..4usize, 0..3u8, 0..3usize, 1..3u8, any::<bool>(), proptest::option::of(0..3u8)).prop_map(
-        |drawn| {
-            let (kind, key, owner, ttl, client, polls, earlier) = drawn;
+    let fencing = (0..5usize, 0..3usize);
+    (0..14, 0..4usize, 0..3u8, 0..3usize, 1..3u8, any::<bool>(), proptest::option::of(0..3u8), fencing)
+        .prop_map(|drawn| {
+            let (kind, key, owner, ttl, client, polls, earlier, (which, days)) = drawn;
+            let retention = Retention::new(Duration::from_secs(86_400 * (1 + days as u64)));
+            let carry = Carry { token: FencingToken::new(number(which)), retention };
             // Client 1 is the node's own and listens on its channel; client 2 is as good as dead.
             let client = ClientId::from_bytes([client; 16]);
             let rename_from = earlier.map(|byte| Owner::from_bytes([byte; 16]));
@@ -46,20 +84,28 @@ fn operation() -> impl Strategy<Value = Step> {
             let ttl = Ttl::new(duration, Drift::default(), duration).expect("a sensible TTL");
             Step::Operation(match kind {
                 0 => Operation::Set { key, owner, ttl },
-                1 => Operation::Claim { key, owner, ttl },
-                2 => Operation::Extend { key, owner, ttl },
+                1 => Operation::Claim { key, owner, ttl, fence: None },
+                2 => Operation::Extend { key, owner, ttl, carry: None },
                 3 => Operation::Release { key, owner },
                 4 | 5 => Operation::HandOver { key, owner, client, hand_over: ttl },
                 6 => Operation::Inspect { key },
                 7 => {
-                    let extension = |key| Extension { key, owner, ttl };
+                    // Some of them fenced, by the drawn one's bits.
+                    let carried = |key: &Key| (key.as_bytes().len() % 3 == which % 3).then_some(carry);
+                    let extension = |key: Key| Extension { carry: carried(&key), key, owner, ttl };
                     let extensions = Extensions::new(keys().map(extension).to_vec());
                     Operation::ExtendAll { extensions: extensions.expect("four keys") }
                 }
+                8 | 9 => {
+                    let fence = Fence::Advance { candidate: number(which), retention };
+                    Operation::Claim { key, owner, ttl, fence: Some(fence) }
+                }
+                10 => Operation::Claim { key, owner, ttl, fence: Some(Fence::Carry(carry)) },
+                11 => Operation::Extend { key, owner, ttl, carry: Some(carry) },
+                12 => Operation::Raise { key, owner, carry },
                 _ => Operation::Queue { key, owner, client, polls, rename_from, score: None, hand_over: ttl },
             })
-        },
-    )
+        })
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -75,6 +121,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..4usize, value, any::<bool>()).prop_map(|(key, value, expires)| Step::Foreign { key, value, expires }),
         1 => (0..4usize).prop_map(|key| Step::OtherType { key }),
         1 => (0..4usize).prop_map(|key| Step::Remove { key }),
+        1 => (0..4usize, 0..5usize).prop_map(|(key, which)| Step::Counter { key, number: number(which) }),
+        1 => (0..4usize).prop_map(|key| Step::RemoveCounter { key }),
         1 => Just(Step::FlushScripts),
     ]
 }
@@ -89,7 +137,7 @@ struct Pair {
 
 impl Pair {
     fn now(&self) -> Instant {
-        Instant::from_nanos(1_000_000_000).after(self.started.elapsed())
+        Instant::from_nanos(1_000 * beginning()).after(self.started.elapsed())
     }
 
     async fn take(&mut self, step: &Step) -> Result<(), TestCaseError> {
@@ -121,6 +169,19 @@ impl Pair {
             Step::Remove { key } => {
                 self.store.remove(&keys()[*key]);
                 self.server.command(&[b"DEL", keys()[*key].as_bytes()]);
+            }
+            Step::Counter { key, number } => {
+                let (key, owner) = (&keys()[*key], Owner::from_bytes([1; 16]));
+                let expires = (beginning() + 86_400_000_000) / 1_000;
+                self.store.put_counter(key, Counter { number: *number, owner, expires });
+                let text = format!("{number} {}", String::from_utf8_lossy(&owner.to_hex()));
+                let life = expires.to_string();
+                self.server.command(&[b"SET", &counter(key)[..], text.as_bytes(), b"PXAT", life.as_bytes()]);
+            }
+            Step::RemoveCounter { key } => {
+                let key = &keys()[*key];
+                self.store.remove_counter(key);
+                self.server.command(&[b"DEL", &counter(key)[..]]);
             }
             Step::FlushScripts => {
                 self.server.command(&["SCRIPT", "FLUSH"]);
@@ -155,6 +216,7 @@ impl Pair {
                 (expected.before, expected.entered) == (real.before, real.entered)
                     && like(expected.holder.as_ref(), real.holder.as_ref())
             }
+            (Reply::Fenced(expected), Reply::Fenced(real)) => near(expected.as_u64(), real.as_u64()),
             (Reply::Found(expected), Reply::Found(real)) => {
                 expected.waiting == real.waiting && like(expected.holder.as_ref(), real.holder.as_ref())
             }
@@ -166,6 +228,7 @@ impl Pair {
     fn compare(&mut self) -> Result<(), TestCaseError> {
         let now = self.now();
         for key in keys() {
+            self.compare_counters(&key, now)?;
             let expected = self.store.holder(&key, now);
             let left = self.server.pttl(key.as_bytes());
             prop_assert_eq!(expected.is_some(), left.is_some(), "{} exists on one side only", key);
@@ -185,6 +248,43 @@ impl Pair {
         }
         Ok(())
     }
+}
+
+impl Pair {
+    /// The same number, of the same owner, for the same time.
+    fn compare_counters(&mut self, key: &Key, now: Instant) -> Result<(), TestCaseError> {
+        let expected = self.store.counter(key, now);
+        let found = self.server.command(&[b"GET", &counter(key)[..]]);
+        let real = match &found {
+            redis::Value::BulkString(text) => {
+                let text = String::from_utf8_lossy(text);
+                let (number, owner) = text.split_once(' ').expect("a number and an owner");
+                Some((number.parse().expect("a number"), Owner::from_hex(owner.as_bytes())))
+            }
+            _ => None,
+        };
+        prop_assert_eq!(expected.is_some(), real.is_some(), "the counter of {} is on one side only", key);
+        let (Some(expected), Some((number, owner))) = (expected, real) else { return Ok(()) };
+        prop_assert!(near(expected.number, number), "{key}: expected {}, real {number}", expected.number);
+        prop_assert_eq!(Some(expected.owner), owner, "the counter of {} is another's", key);
+        let left = self.server.pttl(&counter(key)).unwrap_or_default().as_millis() as u64;
+        let expected = expected.expires - now.as_nanos() / 1_000_000;
+        prop_assert!(expected.abs_diff(left) < 2_000, "{key}: lives for {left} ms, not {expected} ms");
+        Ok(())
+    }
+}
+
+/// The name of a key's fencing counter.
+fn counter(key: &Key) -> Vec<u8> {
+    let key = key.as_bytes();
+    let tagged = key.starts_with(b"{tag}");
+    let (open, close) = if tagged { (&b""[..], &b""[..]) } else { (&b"{"[..], &b"}"[..]) };
+    [open, key, close, b":redquorum:fence"].concat()
+}
+
+/// The same, but for two clocks that were read one after the other.
+fn near(expected: u64, real: u64) -> bool {
+    expected.abs_diff(real) < 2_000_000
 }
 
 fn like(expected: Option<&Holder>, real: Option<&Holder>) -> bool {
@@ -212,7 +312,15 @@ fn memory_and_server_answer_alike() {
         .expect("a connection");
     let mut store = Store::default();
     store.subscribe(ClientId::from_bytes([1; 16]));
-    let pair = std::cell::RefCell::new(Pair { server, node, store, started: Wall::now() });
+    let pair = std::cell::RefCell::new(Pair {
+        server,
+        node,
+        store,
+        started: {
+            beginning();
+            Wall::now()
+        },
+    });
     let config = ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
 
     proptest!(config, |(steps in proptest::collection::vec(step(), 1..40))| {

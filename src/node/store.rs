@@ -4,6 +4,7 @@
 //! the server's time as an argument. Knows nothing of connections, faults or tasks: the in-memory node and the
 //! simulation add those.
 
+mod counters;
 mod line;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::line::{Ask, Line};
+use crate::protocol::fencing::{Carry, Counter};
 use crate::protocol::message::{
     ClientId, Extension, Found, Holder, HolderValue, Key, Operation, Owner, Reply,
 };
@@ -19,11 +21,12 @@ use crate::protocol::validity::Ttl;
 
 pub use self::line::WakeUp;
 
-/// The keys of one server, and the lines for them.
+/// The keys of one server, the lines for them, and their fencing counters.
 #[derive(Clone, Debug)]
 pub struct Store {
     entries: BTreeMap<Key, Entry>,
     lines: BTreeMap<Key, Line>,
+    counters: BTreeMap<Key, Counter<Owner>>,
     /// Who listens on its channel, with how many connections.
     subscribers: BTreeMap<ClientId, usize>,
     may_publish: bool,
@@ -35,6 +38,7 @@ impl Default for Store {
         Self {
             entries: BTreeMap::new(),
             lines: BTreeMap::new(),
+            counters: BTreeMap::new(),
             subscribers: BTreeMap::new(),
             may_publish: true,
             wake_ups: Vec::new(),
@@ -61,13 +65,17 @@ impl Store {
     pub fn execute(&mut self, operation: &Operation, now: Instant) -> Reply {
         match operation {
             Operation::Set { key, owner, ttl } => self.set(key, *owner, *ttl, now),
-            Operation::Claim { key, owner, ttl } => self.claim(key, *owner, *ttl, now),
-            Operation::Extend { key, owner, ttl } => self.extend(key, *owner, *ttl, now),
+            Operation::Claim { key, owner, ttl, fence: None } => self.claim(key, *owner, *ttl, now),
+            Operation::Claim { key, owner, ttl, fence: Some(fence) } => {
+                self.claim_fenced(key, *owner, *ttl, *fence, now)
+            }
+            Operation::Extend { key, owner, ttl, carry } => self.extend(key, *owner, *ttl, *carry, now),
+            Operation::Raise { key, owner, carry } => self.raise(key, *owner, *carry, now),
             Operation::ExtendAll { extensions } => {
                 let each = extensions.as_slice().iter();
-                Reply::Each(
-                    each.map(|Extension { key, owner, ttl }| self.extend(key, *owner, *ttl, now)).collect(),
-                )
+                let mut extend =
+                    |each: &Extension| self.extend(&each.key, each.owner, each.ttl, each.carry, now);
+                Reply::Each(each.map(&mut extend).collect())
             }
             Operation::Release { key, owner } => self.release(key, *owner, now),
             Operation::HandOver { key, owner, client, hand_over } => {
@@ -112,10 +120,13 @@ impl Store {
         }
     }
 
-    fn extend(&mut self, key: &Key, owner: Owner, ttl: Ttl, now: Instant) -> Reply {
+    fn extend(&mut self, key: &Key, owner: Owner, ttl: Ttl, carry: Option<Carry>, now: Instant) -> Reply {
         match self.live(key, now) {
             Some(entry) if entry.value == StoredValue::Owner(owner) => {
                 entry.lengthen(ttl, now);
+                if let Some(carry) = carry {
+                    self.carry(key, owner, carry, now);
+                }
                 Reply::Granted
             }
             Some(entry) => Reply::Held(Holder { value: entry.holder(), remaining: None }),
@@ -169,6 +180,7 @@ impl Store {
     pub fn wipe(&mut self) {
         self.entries.clear();
         self.lines.clear();
+        self.counters.clear();
     }
 
     fn insert(&mut self, key: &Key, value: StoredValue, ttl: Option<Duration>, now: Instant) {
@@ -251,9 +263,9 @@ mod tests {
         let mut store = Store::default();
         store.execute(&Operation::Set { key: key.clone(), owner, ttl: ttl(1_000) }, at(0));
 
-        store.execute(&Operation::Extend { key: key.clone(), owner, ttl: ttl(100) }, at(10));
+        store.execute(&Operation::Extend { key: key.clone(), owner, ttl: ttl(100), carry: None }, at(10));
         assert_eq!(store.holder(&key, at(10)).unwrap().remaining, Some(Duration::from_millis(990)));
-        store.execute(&Operation::Claim { key: key.clone(), owner, ttl: ttl(2_000) }, at(10));
+        store.execute(&Operation::Claim { key: key.clone(), owner, ttl: ttl(2_000), fence: None }, at(10));
         assert_eq!(store.holder(&key, at(10)).unwrap().remaining, Some(Duration::from_millis(2_000)));
     }
 
@@ -265,8 +277,8 @@ mod tests {
         store.put_foreign(&key, b"cache", None, at(0));
         let operations = [
             Operation::Set { key: key.clone(), owner, ttl: ttl(10) },
-            Operation::Claim { key: key.clone(), owner, ttl: ttl(10) },
-            Operation::Extend { key: key.clone(), owner, ttl: ttl(10) },
+            Operation::Claim { key: key.clone(), owner, ttl: ttl(10), fence: None },
+            Operation::Extend { key: key.clone(), owner, ttl: ttl(10), carry: None },
             Operation::Release { key: key.clone(), owner },
         ];
         for operation in &operations {

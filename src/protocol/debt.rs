@@ -88,7 +88,10 @@ impl Doubt {
         let unanswered = if connection == self.connection { &mut self.here } else { &mut self.elsewhere };
         *unanswered = unanswered.saturating_sub(1);
         // Who stands in line may be given the key at any moment until it leaves.
-        if matches!(reply, Reply::Granted | Reply::Uncounted(_) | Reply::Voted | Reply::Queued(_)) {
+        if matches!(
+            reply,
+            Reply::Granted | Reply::Fenced(_) | Reply::Uncounted(_) | Reply::Voted | Reply::Queued(_)
+        ) {
             self.granted = true;
         }
     }

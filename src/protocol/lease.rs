@@ -14,6 +14,7 @@
 use std::time::Duration;
 
 use super::debt::{Debt, Doubt};
+use super::fencing::{Carry, Fence, Fencing};
 use super::line::{self, Lines};
 use super::message::{ConnectionId, Key, NotSent, Operation, Owner, Reply};
 use super::patience::Patience;
@@ -150,6 +151,8 @@ pub enum End {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Request {
     Acquire(Asking),
+    /// All nodes that granted are lifted to the highest number among them.
+    Raise(Carry),
     /// To be confirmed before this moment.
     Resume {
         before: Instant,
@@ -196,6 +199,7 @@ pub struct Lease {
     /// The claim failed, and what is open on that node is the waiter's, as soon as it takes it.
     surrenders: bool,
     patience: Option<Box<Patience>>,
+    fencing: Option<Box<Fencing>>,
 }
 
 impl Lease {
@@ -221,6 +225,7 @@ impl Lease {
             voted_by: None,
             surrenders: false,
             patience: None,
+            fencing: None,
         }
     }
 
@@ -280,15 +285,18 @@ impl Lease {
     pub fn poll_send(&mut self) -> Option<Send> {
         let node = self.next_unsent()?;
         let (key, owner) = (self.key.clone(), self.owner);
-        let ttl = self.terms.ttl;
+        let (ttl, carry) = (self.terms.ttl, self.carry());
         let operation = match self.request {
-            Request::Acquire(asking) if asking == Asking::Set || self.is_expected_free(node) => {
-                Operation::Set { key, owner, ttl }
-            }
-            Request::Acquire(_) => Operation::Claim { key, owner, ttl },
-            Request::Resume { .. } => Operation::Extend { key, owner, ttl },
-            Request::Extend(ttl) => Operation::Extend { key, owner, ttl },
-            Request::Heal(ttl) => Operation::Claim { key, owner, ttl },
+            Request::Acquire(asking) => match self.fencing.as_ref().map(|fencing| fencing.advance()) {
+                None if asking == Asking::Set || self.is_expected_free(node) => {
+                    Operation::Set { key, owner, ttl }
+                }
+                fence => Operation::Claim { key, owner, ttl, fence },
+            },
+            Request::Raise(carry) => Operation::Raise { key, owner, carry },
+            Request::Resume { .. } => Operation::Extend { key, owner, ttl, carry },
+            Request::Extend(ttl) => Operation::Extend { key, owner, ttl, carry },
+            Request::Heal(ttl) => Operation::Claim { key, owner, ttl, fence: carry.map(Fence::Carry) },
             Request::Release | Request::Undo => match self.lines.filter(|lines| lines.nodes.contains(node)) {
                 Some(Lines { client, .. }) => {
                     Operation::HandOver { key, owner, client, hand_over: self.hand_over() }
@@ -337,7 +345,7 @@ impl Lease {
             Request::Heal(ttl) => doubt.wrote(connection, now, ttl),
             Request::Resume { .. } => doubt.lengthened(now, self.terms.ttl),
             Request::Extend(ttl) => doubt.lengthened(now, ttl),
-            Request::Release | Request::Undo => {}
+            Request::Raise(_) | Request::Release | Request::Undo => {}
         }
     }
 
@@ -361,6 +369,7 @@ impl Lease {
         if let (true, Some(doubt)) = (creates, self.doubts.get_mut(node.index())) {
             doubt.answered(connection, &reply);
         }
+        self.note_number(node, call, &reply);
         self.record(node, call, reply, now);
     }
 
@@ -480,8 +489,9 @@ impl Lease {
     fn decided(&mut self, now: Instant) {
         match (self.request, self.round.verdict()) {
             (_, Verdict::Pending) | (Request::Heal(_) | Request::Undo, _) => {}
-            (Request::Acquire(_), Verdict::Reached) => self.acquired(now),
-            (Request::Acquire(_), Verdict::OutOfReach) => self.fail(self.refusal()),
+            (Request::Acquire(_), Verdict::Reached) if !self.is_agreed() => self.raise(now),
+            (Request::Acquire(_) | Request::Raise(_), Verdict::Reached) => self.acquired(now),
+            (Request::Acquire(_) | Request::Raise(_), Verdict::OutOfReach) => self.fail(self.refusal()),
             (Request::Resume { before }, Verdict::Reached) => self.resumed(before, now),
             (Request::Resume { .. }, Verdict::OutOfReach) => {
                 let lost = self.is_denied();
@@ -507,16 +517,26 @@ impl Lease {
 
     /// Q nodes granted, and the last needed reply has been read: validity is counted and checked only now (rule 1).
     fn acquired(&mut self, now: Instant) {
-        let validity = Validity::new(self.round.started(), self.terms.ttl, self.terms.drift);
-        let validity = validity.until_at_most(self.limit);
-        let remaining = validity.remaining(now);
-        if remaining < self.terms.min_validity || remaining.is_zero() {
-            return self.fail(Failure::Exhausted { remaining });
-        }
+        let validity = match self.fresh_validity(now) {
+            Ok(validity) => validity,
+            Err(exhausted) => return self.fail(exhausted),
+        };
+        self.settle_token();
         let granted = self.round.votes().filter(|vote| vote.reply == Some(&Reply::Granted));
         self.round_trip = granted.map(|vote| vote.elapsed).max().unwrap_or_default();
         self.phase = Phase::Held(validity);
         self.event = Some(Event::Held(validity));
+    }
+
+    /// What an acquire is worth, counted from before its first command.
+    fn fresh_validity(&self, now: Instant) -> Result<Validity, Failure> {
+        let started = self.fencing.as_ref().map_or(self.round.started(), |fencing| fencing.started());
+        let validity = Validity::new(started, self.terms.ttl, self.terms.drift).until_at_most(self.limit);
+        let remaining = validity.remaining(now);
+        if remaining < self.terms.min_validity || remaining.is_zero() {
+            return Err(Failure::Exhausted { remaining });
+        }
+        Ok(validity)
     }
 
     /// The undo goes out with the failure, on the same ordered connections as the sets before it.
@@ -603,5 +623,6 @@ impl Lease {
 }
 
 mod extending;
+mod fenced;
 #[cfg(test)]
 mod tests;

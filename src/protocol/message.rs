@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::fencing::{Carry, Fence, FencingToken};
 use super::quorum::NodeId;
 use super::time::Instant;
 use super::validity::Ttl;
@@ -134,11 +135,13 @@ pub struct Extension {
     pub owner: Owner,
     /// Its life from execution on.
     pub ttl: Ttl,
+    /// The fencing token that goes with it, where the lease has one.
+    pub carry: Option<Carry>,
 }
 
 impl From<Extension> for Operation {
-    fn from(Extension { key, owner, ttl }: Extension) -> Self {
-        Self::Extend { key, owner, ttl }
+    fn from(Extension { key, owner, ttl, carry }: Extension) -> Self {
+        Self::Extend { key, owner, ttl, carry }
     }
 }
 
@@ -185,6 +188,8 @@ pub enum Operation {
         owner: Owner,
         /// Its life from execution on.
         ttl: Ttl,
+        /// What happens to the key's fencing counter, in the same step. A grant is then a [`Reply::Fenced`].
+        fence: Option<Fence>,
     },
     /// If the key still carries this owner, lengthen its life, never shorten it.
     Extend {
@@ -194,6 +199,17 @@ pub enum Operation {
         owner: Owner,
         /// Its life from execution on.
         ttl: Ttl,
+        /// A token that the key's fencing counter is lifted to, in the same step.
+        carry: Option<Carry>,
+    },
+    /// If the key still carries this owner, lift its fencing counter to at least a token.
+    Raise {
+        /// The key.
+        key: Key,
+        /// The value it must carry.
+        owner: Owner,
+        /// The token.
+        carry: Carry,
     },
     /// As [`Operation::Extend`], for many leases at once: each is answered for itself, in [`Reply::Each`].
     ExtendAll {
@@ -256,6 +272,7 @@ impl Operation {
             Self::Set { key, .. }
             | Self::Claim { key, .. }
             | Self::Extend { key, .. }
+            | Self::Raise { key, .. }
             | Self::Release { key, .. }
             | Self::HandOver { key, .. }
             | Self::Queue { key, .. }
@@ -270,6 +287,7 @@ impl Operation {
             Self::Set { owner, .. }
             | Self::Claim { owner, .. }
             | Self::Extend { owner, .. }
+            | Self::Raise { owner, .. }
             | Self::Release { owner, .. }
             | Self::HandOver { owner, .. }
             | Self::Queue { owner, .. } => Some(*owner),
@@ -297,6 +315,7 @@ impl Operation {
             Self::Claim { .. } => "claim",
             Self::Extend { .. } => "extend",
             Self::ExtendAll { .. } => "extend all",
+            Self::Raise { .. } => "raise",
             Self::Release { .. } => "release",
             Self::HandOver { .. } => "hand over",
             Self::Queue { .. } => "queue",
@@ -310,10 +329,14 @@ impl Operation {
 /// In doubt it is [`Reply::Unknown`], which is never counted as a grant and never taken for "did not happen".
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// The node did what was asked: set, extended or deleted.
+    /// The node did what was asked: set, extended, raised or deleted.
     Granted,
     /// The node did what was asked, but its grant does not count in this round.
     Uncounted(Uncounted),
+    /// The same for a fenced claim, after which the key's counter stands at this number.
+    Fenced(FencingToken),
+    /// The key's fencing counter is at its end, or what stands in its place is none (fenced claim); nothing was changed.
+    CounterSpent,
     /// The key carries somebody else's value; nothing was changed.
     Held(Holder),
     /// There is no such key (extend, release).
@@ -349,6 +372,11 @@ impl Reply {
     /// Whether, as the answer to a release, it says that the node has executed it.
     pub fn answers_release(&self) -> bool {
         matches!(self, Self::Granted | Self::HandedOver) || self.denies_ownership()
+    }
+
+    /// Whether the node did what was asked.
+    pub fn is_granted(&self) -> bool {
+        matches!(self, Self::Granted | Self::Fenced(_))
     }
 
     /// Whether the node certainly does not carry our owner now.

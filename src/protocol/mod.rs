@@ -9,6 +9,7 @@
 
 pub mod backoff;
 pub mod debt;
+pub mod fencing;
 pub mod keep;
 pub mod lease;
 pub mod line;

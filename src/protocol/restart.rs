@@ -325,7 +325,7 @@ impl Standing {
     /// The vote that an answer is, in an acquire round that began at `started`.
     pub fn weigh(self, reply: Reply, started: Instant) -> Reply {
         match (reply, self.objection(started)) {
-            (Reply::Granted, Some(why)) => Reply::Uncounted(why),
+            (Reply::Granted | Reply::Fenced(_), Some(why)) => Reply::Uncounted(why),
             (reply, _) => reply,
         }
     }

@@ -115,7 +115,7 @@ impl Round {
         let Some(cast) = self.votes.get_mut(node.index()) else { return };
         let micros = u32::try_from(elapsed.as_micros()).unwrap_or(u32::MAX);
         let word = match &reply {
-            Reply::Granted => Word::Granted,
+            Reply::Granted | Reply::Fenced(_) => Word::Granted,
             Reply::Absent => Word::Absent,
             Reply::NotOurs => Word::NotOurs,
             _ => Word::Other,
@@ -217,6 +217,12 @@ impl Round {
     /// How many nodes certainly do not carry our owner.
     pub fn denied(&self) -> usize {
         self.count(|reply| reply.is_some_and(Reply::denies_ownership))
+    }
+
+    /// Whether the answers would still allow a quorum if the fencing counters of some nodes were not at their end.
+    pub fn is_spent(&self) -> bool {
+        let spent = self.count(|reply| matches!(reply, Some(Reply::CounterSpent)));
+        spent > 0 && self.granted() + spent + self.pending() >= self.quorum.needed()
     }
 
     /// Whether the answers would still allow a quorum if those that hold the key for somebody else had granted: then

@@ -15,6 +15,7 @@ use crate::config::{Keeping, Wait};
 use crate::error::AcquireError;
 use crate::node::Node;
 use crate::protocol::backoff::{Backoff, Cause};
+use crate::protocol::fencing::Retention;
 use crate::protocol::lease::{Asking, Event, Failure, Lease, Terms};
 use crate::protocol::line::{self, Lines, Ranks};
 use crate::protocol::message::{Holder, Key, Owner, Reply, Unknown};
@@ -35,13 +36,19 @@ pub(crate) struct Request {
     pub(crate) wait: Wait,
     /// Whether it is kept alive, and for how long at most.
     pub(crate) keeping: Keeping,
+    /// Whether a fencing token is asked for, and how long its counters are kept.
+    pub(crate) fenced: Option<Retention>,
 }
 
 impl Request {
     /// A lease of this request, before its first command.
-    pub(super) fn limited(&self, lease: Lease) -> Lease {
-        match self.keeping.longest {
+    pub(super) fn shaped(&self, lease: Lease, shared: &Shared) -> Lease {
+        let lease = match self.keeping.longest {
             Some(longest) => lease.held_at_most(longest),
+            None => lease,
+        };
+        match self.fenced {
+            Some(retention) => lease.fenced(shared.candidate(), retention),
             None => lease,
         }
     }
@@ -175,7 +182,8 @@ async fn attempt(
     // Made before the clock starts: asking the kernel is no part of the round.
     let owner = new_owner()?;
     let key = request.key.clone();
-    let lease = request.limited(Lease::acquire(request.terms, key, owner, asking, shared.clock.now()));
+    let lease = Lease::acquire(request.terms, key, owner, asking, shared.clock.now());
+    let lease = request.shaped(lease, shared);
     let lease = match lines {
         Some(lines) => lease.with_lines(lines),
         None => lease,
@@ -209,6 +217,9 @@ pub(super) fn explain(shared: &Shared, request: &Request, driver: &Driver, failu
             let held = round.majority_holder().is_some();
             let cause = if held { Cause::Held(round.shortest_remaining()) } else { Cause::Split };
             (AcquireError::Held { key, report }, cause)
+        }
+        Failure::Unavailable if round.is_spent() => {
+            (AcquireError::TokensSpent { key, report }, Cause::Unavailable)
         }
         Failure::Unavailable => (AcquireError::NoQuorum { key, report }, Cause::Unavailable),
         Failure::Guarded { until } => {

@@ -236,8 +236,11 @@ impl InLine<'_> {
         let (owner, node) = (self.waiter.owner(), self.waiter.node());
         let (key, terms) = (self.request.key.clone(), self.request.terms);
         let lease = Lease::acquire(terms, key, owner, Asking::Claim, self.now());
-        let lease =
-            self.request.limited(lease).with_lines(self.lines).voted_by(node, self.waiter.doubt(), patient);
+        let lease = self.request.shaped(lease, self.shared).with_lines(self.lines).voted_by(
+            node,
+            self.waiter.doubt(),
+            patient,
+        );
         let mut driver = Driver::start(lease, self.shared.clone());
         driver.listen(self.registered.take());
         let event = {

@@ -7,6 +7,7 @@ use super::driver::Driver;
 use crate::config::Keeping;
 use crate::error::ResumeError;
 use crate::parts::LockParts;
+use crate::protocol::fencing::Carry;
 use crate::protocol::lease::{Event, Failure, Lease, Terms};
 use crate::protocol::message::{Key, Owner};
 use crate::report::Report;
@@ -18,6 +19,8 @@ pub(crate) struct Request {
     pub(crate) owner: Owner,
     pub(crate) terms: Terms,
     pub(crate) keeping: Keeping,
+    /// The fencing token that it has.
+    pub(crate) carry: Option<Carry>,
 }
 
 /// Asks all nodes whether they still carry the owner, and for a longer life of the key where they do.
@@ -34,7 +37,7 @@ pub(crate) async fn resume(
     if shared.closing.is_cancelled() {
         return Err(ResumeError::Closed);
     }
-    let Request { key, owner, terms, keeping } = request;
+    let Request { key, owner, terms, keeping, carry } = request;
     let name = key.to_string();
     let Some(before) = parts.deadline(shared) else { return Err(ResumeError::NotPortable { key: name }) };
     let lines = shared
@@ -48,6 +51,10 @@ pub(crate) async fn resume(
     let lease = Lease::resume(terms, key, owner, parts.longest(), before, now);
     let lease = match lines {
         Some(lines) => lease.with_lines(lines),
+        None => lease,
+    };
+    let lease = match carry {
+        Some(carry) => lease.carrying(carry),
         None => lease,
     };
     let lease = match keeping.longest {

@@ -9,12 +9,16 @@ use std::sync::LazyLock;
 use redis::{Cmd, Script, Value};
 
 use super::names;
+use crate::protocol::fencing::{Carry, Fence, FencingToken};
 use crate::protocol::line::MOST_IN_LINE;
 use crate::protocol::message::{
     Extension, Found, Holder, HolderValue, Operation, Owner, OwnerHex, Place, Reply, ServerMessage, Unknown,
 };
 
 static CLAIM: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/claim.lua")));
+static FENCED_CLAIM: LazyLock<Source> =
+    LazyLock::new(|| Source::new(include_str!("../scripts/fenced_claim.lua")));
+static RAISE: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/raise.lua")));
 static EXTEND: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/extend.lua")));
 static RELEASE: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/release.lua")));
 static HAND_OVER: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/hand_over.lua")));
@@ -34,8 +38,8 @@ impl Source {
 }
 
 /// The scripts, for loading them on a new connection.
-pub(super) fn sources() -> [&'static str; 6] {
-    [CLAIM.code, EXTEND.code, RELEASE.code, HAND_OVER.code, QUEUE.code, INSPECT.code]
+pub(super) fn sources() -> [&'static str; 8] {
+    [&CLAIM, &FENCED_CLAIM, &RAISE, &EXTEND, &RELEASE, &HAND_OVER, &QUEUE, &INSPECT].map(|source| source.code)
 }
 
 /// What the server at the other end can do. Found out by its version; taken back for the rest of the connection when
@@ -92,6 +96,7 @@ pub(super) fn form(operation: &Operation, abilities: Abilities) -> Form {
         Operation::Claim { .. }
         | Operation::Extend { .. }
         | Operation::ExtendAll { .. }
+        | Operation::Raise { .. }
         | Operation::HandOver { .. }
         | Operation::Queue { .. }
         | Operation::Inspect { .. } => Form::Digest,
@@ -134,19 +139,47 @@ pub(super) fn encode(operation: &Operation, form: Form, prefix: &[u8]) -> Cmd {
 fn script_arguments(cmd: &mut Cmd, operation: &Operation, owner: &OwnerHex, prefix: &[u8]) {
     match operation {
         Operation::Set { key, .. }
-        | Operation::Claim { key, .. }
-        | Operation::Extend { key, .. }
+        | Operation::Claim { key, fence: None, .. }
+        | Operation::Extend { key, carry: None, .. }
         | Operation::Release { key, .. } => {
             cmd.arg(1).arg(key.as_bytes()).arg(&owner[..]).arg(ttl(operation));
         }
+        Operation::Claim { key, fence: Some(fence), .. } => {
+            cmd.arg(2).arg(key.as_bytes()).arg(names::counter(key.as_bytes(), prefix));
+            cmd.arg(&owner[..]).arg(ttl(operation));
+            match fence {
+                Fence::Advance { candidate, retention } => cmd.arg(retention.as_millis()).arg(candidate),
+                Fence::Carry(Carry { token, retention }) => {
+                    cmd.arg(retention.as_millis()).arg("").arg(token.as_u64())
+                }
+            };
+        }
+        Operation::Raise { key, carry: Carry { token, retention }, .. } => {
+            cmd.arg(2).arg(key.as_bytes()).arg(names::counter(key.as_bytes(), prefix));
+            cmd.arg(&owner[..]).arg(token.as_u64()).arg(retention.as_millis());
+        }
+        Operation::Extend { key, ttl, carry: Some(Carry { token, retention }), .. } => {
+            cmd.arg(2).arg(key.as_bytes()).arg(names::counter(key.as_bytes(), prefix));
+            cmd.arg(&owner[..]).arg(ttl.as_millis()).arg(1).arg(token.as_u64()).arg(retention.as_millis());
+        }
         Operation::ExtendAll { extensions } => {
             let each = extensions.as_slice();
-            cmd.arg(each.len());
+            let carried = || {
+                let each = each.iter().enumerate();
+                each.filter_map(|(index, extension)| Some((index, &extension.key, extension.carry?)))
+            };
+            cmd.arg(each.len() + carried().count());
             for Extension { key, .. } in each {
                 cmd.arg(key.as_bytes());
             }
+            for (_, key, _) in carried() {
+                cmd.arg(names::counter(key.as_bytes(), prefix));
+            }
             for Extension { owner, ttl, .. } in each {
                 cmd.arg(&owner.to_hex()[..]).arg(ttl.as_millis());
+            }
+            for (index, _, Carry { token, retention }) in carried() {
+                cmd.arg(index + 1).arg(token.as_u64()).arg(retention.as_millis());
             }
         }
         Operation::HandOver { key, client, hand_over, .. } => {
@@ -188,7 +221,9 @@ fn ttl(operation: &Operation) -> Option<u64> {
 
 fn source(operation: &Operation) -> &'static Source {
     match operation {
+        Operation::Claim { fence: Some(_), .. } => &FENCED_CLAIM,
         Operation::Set { .. } | Operation::Claim { .. } => &CLAIM,
+        Operation::Raise { .. } => &RAISE,
         Operation::Extend { .. } | Operation::ExtendAll { .. } => &EXTEND,
         Operation::Release { .. } => &RELEASE,
         Operation::HandOver { .. } => &HAND_OVER,
@@ -375,6 +410,12 @@ fn decode_script(operation: &Operation, value: &Value) -> Reply {
         },
         (Operation::Queue { .. } | Operation::Inspect { .. }, _) => garbled(value),
         (Operation::HandOver { .. }, Value::Int(2)) => Reply::HandedOver,
+        (Operation::Claim { fence: Some(_), .. }, Value::BulkString(number)) => {
+            let number = std::str::from_utf8(number).ok().and_then(|number| number.parse().ok());
+            number.map_or_else(|| garbled(value), |number| Reply::Fenced(FencingToken::new(number)))
+        }
+        (Operation::Claim { fence: Some(_), .. }, Value::Int(3)) => Reply::CounterSpent,
+        (Operation::Claim { fence: Some(_), .. }, Value::Int(_)) => garbled(value),
         (_, Value::Int(1)) => Reply::Granted,
         // A claim has no such answer: where there is no key it makes one.
         (_, Value::Int(0)) if !operation.creates() => Reply::Absent,

@@ -9,25 +9,36 @@ const LINE: &[u8] = b":redquorum:line";
 /// Ends the name of the hash of last looks that belongs to a line.
 const LIVES: &[u8] = b":redquorum:lives";
 
+/// Ends the name of a key's fencing counter.
+const COUNTER: &[u8] = b":redquorum:fence";
+
+/// The name of a key's fencing counter.
+pub(super) fn counter(key: &[u8], prefix: &[u8]) -> Vec<u8> {
+    let mut name = Vec::with_capacity(prefix.len() + key.len() + COUNTER.len() + 2);
+    push(&mut name, key, prefix, COUNTER);
+    name
+}
+
 /// Calls `with` the names of the line for a key and of the hash that belongs to it. One buffer serves for both.
 pub(super) fn with_line(key: &[u8], prefix: &[u8], with: impl FnOnce(&[u8], &[u8])) {
     let mut names = Vec::with_capacity(2 * (prefix.len() + key.len() + 20));
-    let mut push = |suffix| {
-        if has_tag(key) {
-            names.extend_from_slice(key);
-        } else {
-            names.extend_from_slice(prefix);
-            names.push(b'{');
-            names.extend_from_slice(key);
-            names.push(b'}');
-        }
-        names.extend_from_slice(suffix);
-        names.len()
-    };
-    let middle = push(LINE);
-    push(LIVES);
+    push(&mut names, key, prefix, LINE);
+    let middle = names.len();
+    push(&mut names, key, prefix, LIVES);
     let (line, lives) = names.split_at(middle);
     with(line, lives);
+}
+
+fn push(names: &mut Vec<u8>, key: &[u8], prefix: &[u8], suffix: &[u8]) {
+    if has_tag(key) {
+        names.extend_from_slice(key);
+    } else {
+        names.extend_from_slice(prefix);
+        names.push(b'{');
+        names.extend_from_slice(key);
+        names.push(b'}');
+    }
+    names.extend_from_slice(suffix);
 }
 
 /// Whether servers of a cluster take a part of the key for its slot: what stands between the first `{` and the next `}`,
@@ -69,5 +80,7 @@ mod tests {
         assert_eq!(line("a{b}c", ""), pair("a{b}c:redquorum:line", "a{b}c:redquorum:lives"));
         assert_eq!(line("a{}c", "").0, "{a{}c}:redquorum:line");
         assert_eq!(line("a{bc", "").0, "{a{bc}:redquorum:line");
+        assert_eq!(counter(b"app:k", b"app:"), b"app:{app:k}:redquorum:fence");
+        assert_eq!(counter(b"a{b}c", b""), b"a{b}c:redquorum:fence");
     }
 }

@@ -1,8 +1,32 @@
--- For each key that still carries its owner, lengthen its life to its TTL, never shorten it.
--- KEYS: the keys. ARGV: for each key its owner and its TTL in ms.
+-- For each key that still carries its owner, lengthen its life to its TTL, never shorten it; where the lease has a fencing
+-- token, first lift the key's counter to at least that.
+-- KEYS: the keys, then the counters of those with a token. ARGV: for each key its owner and its TTL in ms, then for each
+-- counter the place of its key, the token, and its retention in ms.
 -- Answers for a key 1 when done, 0 where it is absent, or { value found, -1 }; the value is cut to 64 bytes, and 0 for a
 -- key of another type. For several keys the list of these, with an error's text in its key's place.
-local function extend(key, owner, ttl)
+local function lift(counter, owner, token, retention)
+    local stored = redis.pcall('GET', counter)
+    if type(stored) == 'table' then return stored end
+    local number = 0
+    if stored then number = tonumber(string.match(stored, '^(%d+) %x+$')) end
+    if not number then return redis.error_reply('ERR script: the fencing counter is none') end
+    local time = redis.call('TIME')
+    local now = time[1] * 1000000 + time[2]
+    local last = math.max(now, number, tonumber(token))
+    local expires = string.format('%.0f', math.floor(last / 1000) + retention)
+    if number < tonumber(token) then
+        return redis.pcall('SET', counter, token .. ' ' .. owner, 'PXAT', expires)
+    end
+    return redis.pcall('PEXPIREAT', counter, expires)
+end
+local n = 3 * #KEYS - #ARGV
+local fences = {}
+for i = n + 1, #KEYS do
+    local at = 2 * n + 3 * (i - n)
+    fences[tonumber(ARGV[at - 2])] = { KEYS[i], ARGV[at - 1], ARGV[at] }
+end
+local function extend(i)
+    local key, owner, ttl, fence = KEYS[i], ARGV[2 * i - 1], ARGV[2 * i], fences[i]
     local held = redis.pcall('GET', key)
     if held == false then return 0 end
     if type(held) == 'table' then
@@ -10,6 +34,10 @@ local function extend(key, owner, ttl)
         return held
     end
     if held ~= owner then return { string.sub(held, 1, 64), -1 } end
+    if fence then
+        local lifted = lift(fence[1], owner, fence[2], fence[3])
+        if type(lifted) == 'table' and lifted.err then return lifted end
+    end
     local left = redis.pcall('PTTL', key)
     if type(left) == 'table' or left < tonumber(ttl) then
         local done = redis.pcall('PEXPIRE', key, ttl)
@@ -17,10 +45,10 @@ local function extend(key, owner, ttl)
     end
     return 1
 end
-if #KEYS == 1 then return extend(KEYS[1], ARGV[1], ARGV[2]) end
+if n == 1 then return extend(1) end
 local answers = {}
-for i, key in ipairs(KEYS) do
-    local answer = extend(key, ARGV[2 * i - 1], ARGV[2 * i])
+for i = 1, n do
+    local answer = extend(i)
     if type(answer) == 'table' and answer.err then answer = answer.err end
     answers[i] = answer
 end

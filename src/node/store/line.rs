@@ -459,7 +459,7 @@ mod tests {
         let key = Key::new(*b"k");
         store.remove(&key);
         let ttl = Ttl::unchecked(Duration::from_secs(10));
-        store.execute(&Operation::Claim { key: key.clone(), owner: owner(1), ttl }, at(1));
+        store.execute(&Operation::Claim { key: key.clone(), owner: owner(1), ttl, fence: None }, at(1));
         let ask = Ask {
             owner: owner(3),
             client: client(1),

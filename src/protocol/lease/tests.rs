@@ -3,6 +3,8 @@
 use super::super::message::{Holder, Unknown};
 use super::*;
 
+mod fenced;
+
 const C1: ConnectionId = ConnectionId(1);
 
 fn at(millis: u64) -> Instant {

@@ -285,9 +285,9 @@ impl Work {
         let ttl = self.asked.get(&id).map_or(entry.keep.ttl(), |(ttl, _)| *ttl);
         if let Some(driver) = entry.kept.lock().as_mut() {
             driver.extend_in_company(ttl, now, |send| {
-                if let Operation::Extend { key, owner, ttl } = send.operation {
+                if let Operation::Extend { key, owner, ttl, carry } = send.operation {
                     let bundle = bundles.entry(send.node).or_default();
-                    bundle.push((id, send.call, Extension { key, owner, ttl }));
+                    bundle.push((id, send.call, Extension { key, owner, ttl, carry }));
                 }
             });
         }

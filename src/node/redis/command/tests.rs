@@ -12,8 +12,8 @@ fn operations() -> [Operation; 4] {
     let ttl = Ttl::new(second, Drift::default(), second).unwrap();
     [
         Operation::Set { key: key.clone(), owner, ttl },
-        Operation::Claim { key: key.clone(), owner, ttl },
-        Operation::Extend { key: key.clone(), owner, ttl },
+        Operation::Claim { key: key.clone(), owner, ttl, fence: None },
+        Operation::Extend { key: key.clone(), owner, ttl, carry: None },
         Operation::Release { key, owner },
     ]
 }
@@ -95,7 +95,7 @@ fn errors_inside_scripts_are_unknown() {
 fn each_lease_of_many_is_answered_for_itself() {
     let [_, _, extend, _] = operations();
     let Operation::Extend { owner, ttl, .. } = extend else { panic!("extend") };
-    let extension = |key: &[u8]| Extension { key: Key::new(key), owner, ttl };
+    let extension = |key: &[u8]| Extension { key: Key::new(key), owner, ttl, carry: None };
     let extensions = [&b"a"[..], b"b", b"c", b"d", b"e"].map(extension).to_vec();
     let many = Operation::ExtendAll { extensions: Extensions::new(extensions).unwrap() };
     let hex = "07070707070707070707070707070707";

@@ -1,0 +1,286 @@
+//! Fencing tokens: numbers that rise with each fenced holder of a key, for resources that refuse the late writes of an
+//! earlier one.
+//!
+//! Each node keeps a counter for a key: a number, and the owner that advanced it last. A fenced claim advances it; the
+//! highest number among the granting nodes is the holder's token, and Q nodes must stand at it, while the lock is this
+//! owner's there, before the lock is handed out. Any later holder's quorum contains one of these nodes, and was granted
+//! there after this holder's lock had ended: its number, and so its token, is greater. Clocks only matter where a node
+//! has lost its counters.
+//!
+//! Knows the numbers and what they decide; no votes, no commands, no clock.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::quorum::{NodeId, NodeSet, Quorum};
+use super::time::Instant;
+
+/// How far beyond its own clock a node lets a client's clock advance a counter: one that is years ahead moves the tokens
+/// by this much. Well-kept clocks differ by less than a second.
+pub const MOST_AHEAD: Duration = Duration::from_secs(10);
+
+/// Counters end below this, which is close to 2^53, where the numbers of server scripts stop being exact. In microseconds
+/// since 1970 it is the year 2255.
+pub const END: u64 = 9_000_000_000_000_000;
+
+/// A number that rises with each fenced holder of a key.
+///
+/// Mostly it is the microseconds since 1970 at the time of the claim; nothing may be concluded from that.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// A token of this number.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number, below 2^53: it fits a signed 64-bit column, and a double.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> Self {
+        token.0
+    }
+}
+
+/// How long a node keeps a counter beyond both its own time and the time that the counter denotes: whole milliseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Retention(u64);
+
+impl Retention {
+    /// The longest: a hundred years, which is as good as for ever and leaves the arithmetic room.
+    pub const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+    /// A retention of this long, cut to whole milliseconds, [`Retention::LONGEST`] at most.
+    pub fn new(retention: Duration) -> Self {
+        Self(u64::try_from(retention.min(Self::LONGEST).as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// In milliseconds, as sent to servers.
+    pub fn as_millis(self) -> u64 {
+        self.0
+    }
+}
+
+/// A token that an operation carries along: where the lock is this owner's, the node's counter is lifted to at least it,
+/// and kept for as long as ever.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Carry {
+    /// The token.
+    pub token: FencingToken,
+    /// How long the counter is kept.
+    pub retention: Retention,
+}
+
+/// What a claim does to the node's counter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fence {
+    /// Advances it, unless this owner did so before: to max(stored + 1, min(candidate, node's time + [`MOST_AHEAD`])).
+    Advance {
+        /// The client's wall clock, in microseconds since 1970.
+        candidate: u64,
+        /// How long the counter is kept.
+        retention: Retention,
+    },
+    /// Lifts it: the claim heals.
+    Carry(Carry),
+}
+
+/// What one node stores for a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counter<O> {
+    /// The number.
+    pub number: u64,
+    /// The owner that advanced it last.
+    pub owner: O,
+    /// The last millisecond in which it is there.
+    pub expires: u64,
+}
+
+impl<O: Copy + PartialEq> Counter<O> {
+    /// The counter after a claim by `owner` at `now`, the node's time in microseconds; as it was where the claim does not
+    /// touch it. `None` at the end of all numbers: the claim is refused.
+    pub fn claimed(stored: Option<Self>, owner: O, fence: Fence, now: u64) -> Option<Self> {
+        let number = stored.map_or(0, |stored| stored.number);
+        let (next, retention) = match (fence, stored) {
+            (Fence::Carry(Carry { token, retention }), _) => (number.max(token.0), retention),
+            (Fence::Advance { .. }, Some(stored)) if stored.owner == owner => {
+                return Some(stored).filter(|stored| stored.number < END);
+            }
+            (Fence::Advance { candidate, retention }, _) => {
+                let ahead = u64::try_from(MOST_AHEAD.as_micros()).unwrap_or(u64::MAX);
+                let candidate = candidate.min(now.saturating_add(ahead));
+                (candidate.max(number.saturating_add(1)), retention)
+            }
+        };
+        if next >= END {
+            return None;
+        }
+        let owner = stored.filter(|_| next == number).map_or(owner, |stored| stored.owner);
+        let expires = (now.max(next) / 1_000).saturating_add(retention.0);
+        Some(Self { number: next, owner, expires })
+    }
+}
+
+/// One lease's way to its token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fencing {
+    candidate: u64,
+    retention: Retention,
+    /// When the acquire's clock was started: validity counts from there, however the token was come by.
+    started: Instant,
+    /// The highest number among the granting nodes, and who gave it.
+    highest: u64,
+    standing: NodeSet,
+    /// Q nodes stand at it.
+    settled: bool,
+}
+
+impl Fencing {
+    /// Of an acquire whose clock was started at `started`. The candidate is the client's wall clock, in microseconds.
+    pub fn new(candidate: u64, retention: Retention, started: Instant) -> Self {
+        let standing = NodeSet::EMPTY;
+        Self { candidate, retention, started, highest: 0, standing, settled: false }
+    }
+
+    /// Of a lease that has its token from elsewhere.
+    pub fn carrying(carry: Carry, started: Instant) -> Self {
+        let Carry { token, retention } = carry;
+        Self { highest: token.0, settled: true, ..Self::new(token.0, retention, started) }
+    }
+
+    /// When the acquire's clock was started.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// What a claim of the acquire does.
+    pub fn advance(&self) -> Fence {
+        Fence::Advance { candidate: self.candidate, retention: self.retention }
+    }
+
+    /// What everything after the acquire's claims carries along.
+    pub fn carry(&self) -> Carry {
+        Carry { token: FencingToken(self.highest), retention: self.retention }
+    }
+
+    /// A node granted, and stands at this number.
+    pub fn granted(&mut self, node: NodeId, number: FencingToken) {
+        if number.0 > self.highest {
+            (self.highest, self.standing) = (number.0, NodeSet::EMPTY);
+        }
+        if number.0 == self.highest {
+            self.standing.insert(node);
+        }
+    }
+
+    /// Whether Q of the nodes that granted stand at the highest number. Where not, the others have to be raised to it.
+    pub fn is_agreed(&self, quorum: Quorum) -> bool {
+        self.standing.len() >= quorum.needed()
+    }
+
+    /// Q nodes stand at the highest number, which is the token from now on.
+    pub fn settle(&mut self) {
+        self.settled = true;
+    }
+
+    /// The token, once Q nodes stand at it.
+    pub fn token(&self) -> Option<FencingToken> {
+        self.settled.then_some(FencingToken(self.highest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The node's time: a billion seconds.
+    const NOW: u64 = 1_000_000_000_000_000;
+    const WEEK: Retention = Retention(604_800_000);
+
+    fn advance(candidate: u64) -> Fence {
+        Fence::Advance { candidate, retention: WEEK }
+    }
+
+    fn carry(token: u64) -> Fence {
+        Fence::Carry(Carry { token: FencingToken(token), retention: WEEK })
+    }
+
+    fn stored(number: u64, owner: u8) -> Option<Counter<u8>> {
+        Some(Counter { number, owner, expires: 0 })
+    }
+
+    fn number(stored: Option<Counter<u8>>, owner: u8, fence: Fence) -> u64 {
+        Counter::claimed(stored, owner, fence, NOW).unwrap().number
+    }
+
+    /// f = max(stored + 1, min(candidate, node's time + 10 s)), for every owner but the one that advanced it last.
+    #[test]
+    fn claims_advance_the_counter() {
+        assert_eq!(number(None, 1, advance(NOW - 5)), NOW - 5);
+        assert_eq!(number(stored(NOW, 1), 2, advance(NOW - 5)), NOW + 1, "a clock that is behind");
+        assert_eq!(number(stored(NOW, 1), 2, advance(NOW + 7)), NOW + 7);
+        assert_eq!(number(stored(7, 1), 1, advance(NOW)), 7, "the same owner again");
+        let decade = 10 * 365 * 86_400 * 1_000_000;
+        assert_eq!(number(stored(7, 1), 2, advance(NOW + decade)), NOW + 10_000_000, "ten years ahead");
+        assert_eq!(number(stored(NOW + decade, 1), 2, advance(0)), NOW + decade + 1, "never back");
+    }
+
+    /// Healing lifts a counter to the token and never lowers it; it stays whose it was where nothing was lifted.
+    #[test]
+    fn healing_carries_the_counter_along() {
+        assert_eq!(number(None, 1, carry(NOW)), NOW);
+        assert_eq!(number(stored(NOW - 1, 2), 1, carry(NOW)), NOW);
+        let above = Counter::claimed(stored(NOW + 1, 2), 1, carry(NOW), NOW).unwrap();
+        assert_eq!((above.number, above.owner), (NOW + 1, 2));
+    }
+
+    /// A counter is kept for the retention beyond both the node's time and the time that it denotes.
+    #[test]
+    fn counters_outlive_the_time_that_they_denote() {
+        let expires = |fence| Counter::claimed(stored(1, 9), 1, fence, NOW).unwrap().expires;
+        assert_eq!(expires(advance(NOW - 1_000)), NOW / 1_000 + WEEK.0);
+        assert_eq!(expires(advance(NOW + 5_000_000)), (NOW + 5_000_000) / 1_000 + WEEK.0);
+        assert_eq!(expires(carry(NOW + 3_600_000_000)), NOW / 1_000 + 3_600_000 + WEEK.0);
+    }
+
+    /// Close to 2^53 no counter goes on, since scripts would not count exactly any more.
+    #[test]
+    fn counters_end_before_they_are_inexact() {
+        assert_eq!(number(stored(END - 2, 1), 2, advance(0)), END - 1);
+        assert_eq!(Counter::claimed(stored(END - 1, 1), 2, advance(0), NOW), None);
+        assert_eq!(Counter::claimed(stored(1, 1), 2, carry(END), NOW), None);
+        const { assert!(END < 1 << 53) };
+    }
+
+    /// The token is the highest number of the granting nodes, and agreed only where Q of them gave it.
+    #[test]
+    fn token_is_agreed_by_a_quorum_of_grants() {
+        let (three, retention) = (Quorum::of(3).unwrap(), WEEK);
+        let mut same = Fencing::new(10, retention, Instant::default());
+        same.granted(NodeId::new(0), FencingToken(10));
+        same.granted(NodeId::new(0), FencingToken(10));
+        assert!(!same.is_agreed(three), "one node, whatever it repeats");
+        same.granted(NodeId::new(2), FencingToken(10));
+        assert!(same.is_agreed(three));
+        assert_eq!(same.token(), None, "not before it is settled");
+
+        let mut split = Fencing::new(10, retention, Instant::default());
+        for (node, number) in [(0, 10), (1, 12), (2, 10)] {
+            split.granted(NodeId::new(node), FencingToken(number));
+        }
+        assert!(!split.is_agreed(three), "two nodes, but not at the highest");
+        split.settle();
+        assert_eq!(split.token(), Some(FencingToken(12)));
+    }
+}
