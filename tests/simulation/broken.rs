@@ -60,6 +60,12 @@ pub enum Switch {
     NeverReturns,
     LinesAreNotLeft,
     WaitsOn,
+    NoRaise,
+    TokenOfAllNodes,
+    CandidateUncapped,
+    CountersLost,
+    ClocksApart,
+    CounterLeftBehind,
 }
 
 /// Every switch, with its name on the command line and what it breaks.
@@ -152,6 +158,20 @@ pub const ALL: &[(Switch, &str, &str)] = &[
     ),
     (Switch::LinesAreNotLeft, "lines-are-not-left", "a node keeps those in line who leave"),
     (Switch::WaitsOn, "waits-on", "a waiter does not leave at the end of its wait"),
+    (Switch::NoRaise, "no-raise", "tokens are handed out without a quorum that stands at them"),
+    (Switch::TokenOfAllNodes, "token-of-all-nodes", "nodes stand at a token wherever the lock is"),
+    (
+        Switch::CandidateUncapped,
+        "candidate-uncapped",
+        "a client's clock advances counters as far as it likes",
+    ),
+    (Switch::CountersLost, "counters-lost", "nodes lose counters and vote on"),
+    (
+        Switch::ClocksApart,
+        "clocks-apart",
+        "clients' clocks differ by more than the guard when counters are lost",
+    ),
+    (Switch::CounterLeftBehind, "counter-left-behind", "extending and healing leave the counter behind"),
 ];
 
 impl Switch {
@@ -212,7 +232,15 @@ impl Switch {
             Self::NeverReturns => Law::StandsAtTheBestNode,
             Self::LinesAreNotLeft => Law::NoLeftoversInLine,
             Self::WaitsOn => Law::WaitEndsInTime,
+            Self::NoRaise | Self::CountersLost | Self::ClocksApart => Law::TokensRise,
+            Self::CandidateUncapped => Law::TokensAreBounded,
+            Self::TokenOfAllNodes | Self::CounterLeftBehind => Law::TokenStandsAtQuorum,
         }
+    }
+
+    /// Whether it shows only where locks are fenced.
+    pub fn is_about_tokens(self) -> bool {
+        matches!(self.law(), Law::TokensRise | Law::TokensAreBounded | Law::TokenStandsAtQuorum)
     }
 }
 

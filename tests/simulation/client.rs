@@ -79,6 +79,10 @@ pub struct Tenure {
     /// Asks nodes that refuse again.
     pub patient: bool,
     pub ttl_millis: u64,
+    /// When its acquire began.
+    pub began: TrueTime,
+    /// It needs a second round for its token.
+    pub raises: bool,
     pub round: RoundWitness,
     /// Until when the holder acts; `None` when it does not.
     pub valid_until: Option<Instant>,
@@ -94,7 +98,14 @@ pub struct Tenure {
 }
 
 impl Tenure {
-    pub fn new(lease: Lease, client: usize, task: usize, owner: usize, ttl_millis: u64) -> Self {
+    pub fn new(
+        lease: Lease,
+        client: usize,
+        task: usize,
+        owner: usize,
+        ttl_millis: u64,
+        began: TrueTime,
+    ) -> Self {
         Self {
             lease,
             client,
@@ -103,6 +114,8 @@ impl Tenure {
             waiter: None,
             patient: false,
             ttl_millis,
+            began,
+            raises: false,
             round: RoundWitness::unstarted(),
             valid_until: None,
             dropped: false,
@@ -237,6 +250,9 @@ impl World {
         let Send { node, call, mut operation, debt } = send;
         let Tenure { client, owner, .. } = self.tenures[tenure];
         self.witness_call(tenure, node, call, &operation);
+        if self.skips_raise(&operation) {
+            return self.grant_falsely(tenure, node);
+        }
         let releases = operation.releases();
         if releases {
             self.witness_release(tenure, node, debt.as_ref());
@@ -366,8 +382,11 @@ impl World {
                 let owner = self.tenures[tenure].owner;
                 let finding = line_laws::not_held_when_released(&self.owners[owner], owner);
                 self.demand(Law::OwnerIsRetired, finding);
+                self.judge_token(tenure);
             }
+            LeaseEvent::Failed(_) if holder.raises => self.counters.add(Seen::RaiseFailed),
             LeaseEvent::Extended(_) => {
+                self.judge_carried_token(tenure);
                 self.demand(Law::StillHeldByQuorum, laws::still_held_by_quorum(&round, quorum));
             }
             _ => {}

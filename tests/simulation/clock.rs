@@ -32,6 +32,11 @@ impl Clock {
         self.origin
     }
 
+    /// The same clock, but with another reading at the beginning.
+    pub fn begun_at(self, origin: u64) -> Self {
+        Self { origin, ..self }
+    }
+
     /// What the clock shows at `now`.
     pub fn at(self, now: TrueTime) -> Instant {
         Instant::from_nanos(self.origin + now / MILLION * self.rate + now % MILLION * self.rate / MILLION)

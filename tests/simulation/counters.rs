@@ -180,6 +180,20 @@ counters! {
     Looked,
     /// The lead among a client's waiters passed on.
     LeadPassedOn,
+    /// A fencing token was handed out.
+    TokenHandedOut,
+    /// Nodes gave different numbers, and had to be raised.
+    RaiseNeeded,
+    /// A raise failed, and the attempt was undone.
+    RaiseFailed,
+    /// A client's clock was so far ahead that a node did not follow it.
+    CandidateCapped,
+    /// An owner that had advanced a counter claimed the node again.
+    ClaimRepeated,
+    /// A healed node was given the counter.
+    CounterHealed,
+    /// A token rose although a node had lost its counters.
+    TokenAfterLoss,
 }
 
 /// How often each was seen.

@@ -176,8 +176,12 @@ impl World {
         };
         if over {
             let key = self.calls[call].operation.key().clone();
-            let claim =
-                Operation::Claim { key, owner: self.owners[owner].owner, ttl: self.plan.longest_ttl() };
+            let claim = Operation::Claim {
+                key,
+                owner: self.owners[owner].owner,
+                ttl: self.plan.longest_ttl(),
+                fence: None,
+            };
             let purpose = self.calls[call].purpose;
             let _ = self.send(client, node, owner, claim, purpose, None);
         }
@@ -188,7 +192,7 @@ impl World {
         let Tenure { client, owner, ref lease, .. } = self.tenures[tenure];
         if self.broken == Some(Switch::ExtendsAfterRelease) && lease.end() == Some(End::Released) {
             let (key, ttl) = (lease.key().clone(), self.plan.longest_ttl());
-            let extension = Operation::Extend { key, owner: self.owners[owner].owner, ttl };
+            let extension = Operation::Extend { key, owner: self.owners[owner].owner, ttl, carry: None };
             let _ = self.send(client, node.index(), owner, extension, Purpose::Lease { tenure, call }, None);
         }
     }
@@ -221,14 +225,17 @@ pub fn execute_falsely(
         (Switch::BlindDelete, Operation::Release { key, .. }) => {
             Some(if node.store.remove(key) { Reply::Granted } else { Reply::Absent })
         }
-        (Switch::HealedCounts, Operation::Extend { key, owner, ttl }) => {
-            let claim = Operation::Claim { key: key.clone(), owner: *owner, ttl: *ttl };
+        (Switch::HealedCounts, Operation::Extend { key, owner, ttl, .. }) => {
+            let claim = Operation::Claim { key: key.clone(), owner: *owner, ttl: *ttl, fence: None };
             Some(node.store.execute(&claim, local))
         }
         (Switch::KeysOutliveTtl, Operation::Set { key, owner, .. } | Operation::Claim { key, owner, .. }) => {
             let hour = Duration::from_secs(3_600);
             let ttl = Ttl::new(hour, Drift::default(), hour).ok()?;
-            Some(node.store.execute(&Operation::Claim { key: key.clone(), owner: *owner, ttl }, local))
+            Some(
+                node.store
+                    .execute(&Operation::Claim { key: key.clone(), owner: *owner, ttl, fence: None }, local),
+            )
         }
         _ => None,
     }

@@ -85,7 +85,7 @@ pub fn keep_line_falsely(
             let reply = node.store.execute(operation, local);
             let (Reply::HandedOver, Some(released)) = (&reply, released) else { return Some(reply) };
             node.store.remove(key);
-            let claim = Operation::Claim { key: key.clone(), owner: released, ttl: *hand_over };
+            let claim = Operation::Claim { key: key.clone(), owner: released, ttl: *hand_over, fence: None };
             node.store.execute(&claim, local);
             Some(reply)
         }

@@ -110,6 +110,7 @@ impl World {
         let connection = self.links[self.link_of(client, node)].connection;
         let duration = self.draw.spread(2 * self.plan.latency, 2 * self.plan.guard());
         self.faults += 1;
+        self.lose_counters(node);
         note!(self, "fault: {fault:?}, c{client}, {}, {} ms", NodeId::new(node), duration / MILLI);
         match fault {
             Fault::Reset | Fault::Stall | Fault::Detour | Fault::Mute => {
@@ -128,6 +129,7 @@ impl World {
             Fault::FalseWake => self.wake_falsely(),
             Fault::Flush => {
                 self.nodes[node].forget();
+                self.fencing.counters_lost();
                 self.forget_lines(node);
                 self.counters.add(Seen::Flushed);
             }
@@ -230,6 +232,7 @@ impl World {
     fn forget(&mut self, node: usize) {
         self.counters.add(Seen::MemoryLost);
         self.nodes[node].forget();
+        self.fencing.counters_lost();
         self.forget_lines(node);
         self.nodes[node].lost_memory = Some(self.now);
     }
@@ -301,6 +304,7 @@ impl World {
         self.counters.add(Seen::WallClockStepped);
         let size = size as i64;
         self.clients[client].wall_shift += if self.draw.chance(500) { size } else { -size };
+        self.fencing.step(client);
         for place in 0..self.holders.len() {
             let finding = laws::mutual_exclusion(self, self.holders[place]);
             self.demand(Law::MutualExclusion, finding);

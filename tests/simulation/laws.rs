@@ -53,6 +53,9 @@ pub enum Law {
     WaitEndsInTime,
     StandsAtTheBestNode,
     NoLeftoversInLine,
+    TokensRise,
+    TokenStandsAtQuorum,
+    TokensAreBounded,
 }
 
 /// A law that did not hold.
@@ -121,8 +124,11 @@ pub fn minimum_validity(now: Instant, until: Instant, ttl_millis: u64) -> Findin
 
 /// Rules 1 and 5: a lease is held by Q nodes that answered "granted" to a set of this very round. Unknown is none.
 pub fn only_grants_count(round: &RoundWitness, quorum: Quorum) -> Finding {
-    let holds = round.kind != RoundKind::Acquire || round.granted.len() >= quorum.needed();
-    require(holds, || format!("held by the grants of {:?} alone", round.granted))
+    // A fenced lease may have had a second round, which counts only nodes that still carried the owner.
+    let claimed = if round.kind == RoundKind::Raise { round.claimed } else { round.granted };
+    let acquires = matches!(round.kind, RoundKind::Acquire | RoundKind::Raise);
+    let holds = claimed.len() >= quorum.needed() && round.granted.len() >= quorum.needed();
+    require(holds || !acquires, || format!("held by the grants of {claimed:?} and {:?} alone", round.granted))
 }
 
 /// Rule 2: once an undo or release for an owner was sent, that owner is never sent in a set or claim again.

@@ -16,6 +16,7 @@ mod draw;
 mod falsify;
 mod falsify_line;
 mod faults;
+mod fencing;
 mod laws;
 mod line_laws;
 mod line_witness;

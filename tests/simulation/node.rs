@@ -14,6 +14,7 @@ use super::clock::{Clock, MILLI, TrueTime};
 use super::counters::Seen;
 use super::falsify::execute_falsely;
 use super::falsify_line::keep_line_falsely;
+use super::fencing::count_falsely;
 use super::laws::{self, Law};
 use super::line_witness::Change;
 use super::trace::note;
@@ -198,6 +199,7 @@ impl World {
         let local = place.clock.at(self.now);
         let key = self.calls[call].operation.key();
         let before = place.store.holder(key, local).map(|holder| holder.value);
+        let counted = place.store.counter(key, local).map(|counter| counter.owner);
         let operation = &self.calls[call].operation;
         let released = match self.broken {
             Some(Switch::HandsOverToReleased) => self.retired_before(owner),
@@ -205,7 +207,8 @@ impl World {
         };
         let place = &mut self.nodes[node];
         let falsely = execute_falsely(self.broken, place, operation, local)
-            .or_else(|| keep_line_falsely(self.broken, place, operation, released, local));
+            .or_else(|| keep_line_falsely(self.broken, place, operation, released, local))
+            .or_else(|| count_falsely(self.broken, place, operation, local));
         let reply = falsely.unwrap_or_else(|| place.store.execute(operation, local));
         let after = place.store.holder(key, local).map(|holder| holder.value);
         let wake_ups = place.store.take_wake_ups();
@@ -215,13 +218,14 @@ impl World {
         let operation = operation.clone();
         let creates = operation.creates();
         let change = Change { before, after };
-        self.calls[call].truly_granted = reply == Reply::Granted && (creates || carried);
+        self.calls[call].truly_granted = reply.is_granted() && (creates || carried);
         self.demand(Law::OthersAreUntouched, laws::others_are_untouched(subject, &operation, &change));
         if carries {
             self.demand(Law::SettledStaysClear, laws::settled_stays_clear(&self.owners[owner], node));
         }
         self.witness_execution(node, call, creates && carries && !carried, carries && carried);
         self.witness_line(node, owner, &operation, &reply, &change);
+        self.witness_counter(node, call, &reply, counted);
         self.publish(node, wake_ups);
         reply
     }

@@ -172,12 +172,13 @@ impl World {
         let subject = self.owners[owner].owner;
         let now = self.client_now(client);
         let lease = Lease::acquire(terms, self.keys[key].clone(), subject, asking, now);
+        let lease = self.fence(lease, client);
         let lease = match self.lines(client, key) {
             Some(lines) => lease.with_lines(lines),
             None => lease,
         };
         let tenure = self.tenures.len();
-        self.tenures.push(Tenure::new(lease, client, task, owner, ttl.as_millis()));
+        self.tenures.push(Tenure::new(lease, client, task, owner, ttl.as_millis(), self.now));
         note!(
             self,
             "c{client} task {task} acquires {} as o{owner} for {} ms",

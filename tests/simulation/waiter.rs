@@ -375,8 +375,9 @@ impl World {
         let lease = Lease::acquire(self.plan.terms(ttl), self.keys[key].clone(), subject, Asking::Claim, now)
             .with_lines(lines)
             .voted_by(node, doubt, patient);
+        let lease = self.fence(lease, client);
         let tenure = self.tenures.len();
-        let mut holder = Tenure::new(lease, client, task, owner, ttl.as_millis());
+        let mut holder = Tenure::new(lease, client, task, owner, ttl.as_millis(), self.now);
         holder.waiter = Some(number);
         holder.patient = patient;
         self.tenures.push(holder);

@@ -92,6 +92,10 @@ pub struct RoundWitness {
     pub refused: NodeSet,
     /// Nodes that truly granted, and said so: set by this round, or still held by this owner.
     pub granted: NodeSet,
+    /// The grants of the claims before a raise.
+    pub claimed: NodeSet,
+    /// Where each node's fencing counter stood when it last executed a command of this round and carried the owner.
+    pub stands: [u64; MOST_NODES],
     /// The lease has told its verdict.
     pub decided: bool,
 }
@@ -99,6 +103,8 @@ pub struct RoundWitness {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RoundKind {
     Acquire,
+    /// The second round of a fenced acquire.
+    Raise,
     Extend,
     Release,
 }
@@ -127,6 +133,8 @@ impl RoundWitness {
             answered: NodeSet::EMPTY,
             refused: NodeSet::EMPTY,
             granted: NodeSet::EMPTY,
+            claimed: NodeSet::EMPTY,
+            stands: [0; MOST_NODES],
             decided: false,
         }
     }
@@ -149,6 +157,7 @@ impl World {
             Operation::Release { .. }
             | Operation::HandOver { .. }
             | Operation::Inspect { .. }
+            | Operation::Raise { .. }
             | Operation::ExtendAll { .. } => return,
             Operation::Set { ttl, .. } | Operation::Claim { ttl, .. } => {
                 if on_node.written && on_node.connection != connection_id(connection) {
@@ -179,11 +188,14 @@ impl World {
         let kind = match operation {
             Operation::Release { .. } | Operation::HandOver { .. } => RoundKind::Release,
             Operation::Extend { .. } => RoundKind::Extend,
+            Operation::Raise { .. } => RoundKind::Raise,
             Operation::Set { .. } | Operation::Claim { .. } => RoundKind::Acquire,
             Operation::Queue { .. } | Operation::Inspect { .. } | Operation::ExtendAll { .. } => return,
         };
         if round.call != call {
-            *round = RoundWitness { call, kind, started, started_locally, ..RoundWitness::unstarted() };
+            let claimed = round.granted;
+            *round =
+                RoundWitness { call, kind, started, started_locally, claimed, ..RoundWitness::unstarted() };
         }
         let asked = match kind {
             RoundKind::Release => &mut self.owners[*owner].told,
@@ -194,6 +206,7 @@ impl World {
         asked.insert(node);
         // A client that stood still between two sends could not look at its clock.
         let (until, resuming) = (*valid_until, *resuming);
+        self.see_raise(tenure, operation);
         self.demand(Law::AskedOnce, once);
         if let (RoundKind::Extend, Some(until), false) = (kind, until, resuming) {
             let finding = laws::expired_is_not_extended(started_locally, until);
@@ -259,11 +272,12 @@ impl World {
         let votes = match round.kind {
             RoundKind::Acquire => answered.operation.creates(),
             RoundKind::Extend => matches!(answered.operation, Operation::Extend { .. }),
+            RoundKind::Raise => matches!(answered.operation, Operation::Raise { .. }),
             RoundKind::Release => false,
         };
         let of_round = votes && round.call == number;
         let counts = !matches!(reply, Reply::Uncounted(_));
-        let granted = (*reply == Reply::Granted || !counts) && answered.truly_granted;
+        let granted = (reply.is_granted() || !counts) && answered.truly_granted;
         if !counts {
             self.counters.add(Seen::Uncounted);
         }

@@ -12,6 +12,7 @@ use super::client::{Client, Tenure};
 use super::clock::{Clock, MILLI, TrueTime, draw_clock};
 use super::counters::{Counters, Seen};
 use super::draw::Draw;
+use super::fencing::Fencing;
 use super::laws::{self, Finding, Law, Violation};
 use super::line_laws;
 use super::line_witness::LineWitness;
@@ -94,6 +95,7 @@ pub struct World {
     scheduled: u64,
     pub draw: Draw,
     pub plan: Plan,
+    pub fencing: Fencing,
     pub keys: Vec<Key>,
     pub nodes: Vec<Node>,
     pub clients: Vec<Client>,
@@ -141,7 +143,11 @@ impl World {
                 draw.chance(plan.durable),
             )
         };
-        let nodes = (0..plan.quorum.nodes()).map(node).collect();
+        let mut nodes: Vec<Node> = (0..plan.quorum.nodes()).map(node).collect();
+        let mut fencing = Fencing::draw(seed, &plan, broken);
+        if fencing.is_on() {
+            nodes.iter_mut().for_each(|node| node.clock = node.clock.begun_at(fencing.node_origin()));
+        }
         let client = |number| {
             let (in_line, deaf) = (draw.chance(plan.in_line), draw.chance(plan.deaf));
             Client::new(draw_clock(&mut draw), Switchboard::new(number), in_line, deaf)
@@ -190,6 +196,7 @@ impl World {
             violation: None,
             draw,
             plan,
+            fencing,
         };
         world.begin();
         world
@@ -216,7 +223,8 @@ impl World {
     /// find it; where keys are deleted under us, all but those that no lock could hold then.
     pub fn demand(&mut self, law: Law, finding: Finding) {
         let Err(detail) = finding else { return };
-        let excused = self.plan.evictions && matches!(law, Law::MutualExclusion | Law::ValidityIsCovered);
+        let excused = self.plan.evictions
+            && matches!(law, Law::MutualExclusion | Law::ValidityIsCovered | Law::TokensRise);
         let counts = self.broken.map_or(!excused, |switch| switch.law() == law);
         if counts && self.violation.is_none() {
             note!(self, "VIOLATION of {law:?}: {detail}");
