@@ -278,7 +278,7 @@ pub enum AcquireError {
         report: Report,
     },
     /// No fencing token can follow on so many nodes that no quorum is left: the key's counter is close to 2^53, or what
-    /// stands in its place is none. Waiting does not help; without `fenced`, the lock can be had.
+    /// stands in its place is none. Nobody waits for that to change; without `fenced`, the lock can be had.
     #[error("no fencing token is left for lock \"{key}\": {report}")]
     TokensSpent {
         /// The key on the servers.

@@ -93,7 +93,7 @@ pub(crate) async fn acquire(
         } else {
             match attempt(shared, request, lines, asking).await? {
                 Ok(held) => return Ok(held),
-                Err((error, _)) if request.wait == Wait::No => return Err(error),
+                Err((error, _)) if request.wait == Wait::No || is_final(&error) => return Err(error),
                 Err(failed) => {
                     in_line = !polls && failed.0.is_contention();
                     last = Some(failed);
@@ -163,6 +163,11 @@ fn wait_over(
         (error, _) => error,
     };
     AcquireError::WaitOver { waited, last: Box::new(last) }
+}
+
+/// Whether waiting does not help.
+pub(super) fn is_final(error: &AcquireError) -> bool {
+    matches!(error, AcquireError::TokensSpent { .. })
 }
 
 pub(super) type Failed = (AcquireError, Cause);

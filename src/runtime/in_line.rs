@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rand::random;
 
-use super::acquire::{Failed, Request, explain, new_owner};
+use super::acquire::{Failed, Request, explain, is_final, new_owner};
 use super::driver::Driver;
 use crate::error::AcquireError;
 use crate::meter;
@@ -86,6 +86,9 @@ pub(super) async fn wait(
                 // Boxed: thousands may stand in line, and few of them claim at a time.
                 if let Some(driver) = Box::pin(in_line.claim(patient, last)).await {
                     return Ok(Ended::Acquired(Box::new((driver, counted))));
+                }
+                if let Some((error, _)) = last.take_if(|(error, _)| is_final(error)) {
+                    return Err(error);
                 }
                 // At its end a wait begins nothing more.
                 if shared.clock.now() >= deadline {

@@ -9,6 +9,7 @@ mod closing;
 #[path = "../common/mod.rs"]
 mod common;
 mod drops;
+mod fencing;
 mod guard;
 mod histories;
 mod keep;
