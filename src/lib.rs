@@ -25,10 +25,11 @@
 //!
 //! - **that a late holder is stopped.** A process that was paused after its last look at the clock goes on where it was. Look at
 //!   `LockGuard::is_valid` before each step that matters, race the work against `LockGuard::lost`, and where two holders at
-//!   once would do harm, let the resource refuse the late one, by a version or a condition on its write.
+//!   once would do harm, let the resource refuse the late one, by its fencing token (`LockRequest::fenced`).
 //! - **that nodes remember.** A node that comes back empty does not vote for the longest TTL (see
 //!   `RedlockBuilder::restart_guard`). A backup that brings an old state back on a server that was long up is not noticed.
-//! - **that waiting is fair.** Those who wait ask again at random moments.
+//! - **that a newcomer never gets in first.** Those who wait are served in turn; who never met contention may win in the round
+//!   trip of a hand-over.
 //!
 //! # How it works
 //!
@@ -80,9 +81,8 @@
 //! # Longer documents
 //!
 //! In the source: `docs/design.md` (how it is built, and why), `docs/safety.md` (what holds under which assumption, and which test shows it),
-//! `docs/operations.md` (nodes, restarts, access rules, metrics), `docs/testing.md` (how that is shown), and the table of all defaults in `README.md`.
-//!
-//! Not there yet: fencing tokens.
+//! `docs/operations.md` (nodes, restarts, access rules, metrics), `docs/testing.md` (how that is shown), `docs/fencing.md` (fencing tokens,
+//! and what a resource has to do with them), and the table of all defaults in `README.md`.
 
 #[cfg(feature = "runtime")]
 mod builder;
