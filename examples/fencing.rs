@@ -65,7 +65,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let slow = redlock.lock("report").fenced().await?;
     let first = slow.fencing_token().ok_or("a fenced lock has a token")?;
-    println!("the first holder has token {first}, looks at its lock ({:?} left), and is paused", slow.remaining());
+    println!(
+        "the first holder has token {first}, looks at its lock ({:?} left), and is paused",
+        slow.remaining()
+    );
 
     // The machine swaps, a collector runs, a virtual machine is moved: nobody in that process can notice. Its lock runs out,
     // and somebody else gets it.

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use redis::{Cmd, Script, Value};
 
 use super::names;
-use crate::protocol::fencing::{Carry, Fence, FencingToken};
+use crate::protocol::fencing::{Carry, END, Fence, FencingToken};
 use crate::protocol::line::MOST_IN_LINE;
 use crate::protocol::message::{
     Extension, Found, Holder, HolderValue, Operation, Owner, OwnerHex, Place, Reply, ServerMessage, Unknown,
@@ -109,7 +109,9 @@ pub(super) fn encode(operation: &Operation, form: Form, prefix: &[u8]) -> Cmd {
     let owner = operation.owner().map(Owner::to_hex).unwrap_or_default();
     // One allocation for the bytes: the arguments and some 16 bytes of framing each.
     let keys = operation.keys();
-    let mut cmd = Cmd::with_capacity(5 + 3 * keys, keys * (key.len() + 200));
+    let fenced = matches!(operation, Operation::Claim { fence: Some(_), .. });
+    let (more, longer) = if fenced { (2, key.len() + prefix.len() + 100) } else { (0, 0) };
+    let mut cmd = Cmd::with_capacity(5 + 3 * keys + more, keys * (key.len() + 200) + longer);
     match form {
         Form::Set | Form::SetGet => {
             cmd.arg("SET").arg(key).arg(&owner[..]).arg("NX");
@@ -145,7 +147,7 @@ fn script_arguments(cmd: &mut Cmd, operation: &Operation, owner: &OwnerHex, pref
             cmd.arg(1).arg(key.as_bytes()).arg(&owner[..]).arg(ttl(operation));
         }
         Operation::Claim { key, fence: Some(fence), .. } => {
-            cmd.arg(2).arg(key.as_bytes()).arg(names::counter(key.as_bytes(), prefix));
+            cmd.arg(2).arg(key.as_bytes()).arg(&names::counter(key.as_bytes(), prefix)[..]);
             cmd.arg(&owner[..]).arg(ttl(operation));
             match fence {
                 Fence::Advance { candidate, retention } => cmd.arg(retention.as_millis()).arg(candidate),
@@ -155,11 +157,11 @@ fn script_arguments(cmd: &mut Cmd, operation: &Operation, owner: &OwnerHex, pref
             };
         }
         Operation::Raise { key, carry: Carry { token, retention }, .. } => {
-            cmd.arg(2).arg(key.as_bytes()).arg(names::counter(key.as_bytes(), prefix));
+            cmd.arg(2).arg(key.as_bytes()).arg(&names::counter(key.as_bytes(), prefix)[..]);
             cmd.arg(&owner[..]).arg(token.as_u64()).arg(retention.as_millis());
         }
         Operation::Extend { key, ttl, carry: Some(Carry { token, retention }), .. } => {
-            cmd.arg(2).arg(key.as_bytes()).arg(names::counter(key.as_bytes(), prefix));
+            cmd.arg(2).arg(key.as_bytes()).arg(&names::counter(key.as_bytes(), prefix)[..]);
             cmd.arg(&owner[..]).arg(ttl.as_millis()).arg(1).arg(token.as_u64()).arg(retention.as_millis());
         }
         Operation::ExtendAll { extensions } => {
@@ -173,7 +175,7 @@ fn script_arguments(cmd: &mut Cmd, operation: &Operation, owner: &OwnerHex, pref
                 cmd.arg(key.as_bytes());
             }
             for (_, key, _) in carried() {
-                cmd.arg(names::counter(key.as_bytes(), prefix));
+                cmd.arg(&names::counter(key.as_bytes(), prefix)[..]);
             }
             for Extension { owner, ttl, .. } in each {
                 cmd.arg(&owner.to_hex()[..]).arg(ttl.as_millis());
@@ -410,12 +412,11 @@ fn decode_script(operation: &Operation, value: &Value) -> Reply {
         },
         (Operation::Queue { .. } | Operation::Inspect { .. }, _) => garbled(value),
         (Operation::HandOver { .. }, Value::Int(2)) => Reply::HandedOver,
-        (Operation::Claim { fence: Some(_), .. }, Value::BulkString(number)) => {
-            let number = std::str::from_utf8(number).ok().and_then(|number| number.parse().ok());
-            number.map_or_else(|| garbled(value), |number| Reply::Fenced(FencingToken::new(number)))
-        }
-        (Operation::Claim { fence: Some(_), .. }, Value::Int(3)) => Reply::CounterSpent,
-        (Operation::Claim { fence: Some(_), .. }, Value::Int(_)) => garbled(value),
+        (Operation::Claim { fence: Some(_), .. }, Value::Int(0)) => Reply::CounterSpent,
+        (Operation::Claim { fence: Some(_), .. }, Value::Int(number)) => match u64::try_from(*number) {
+            Ok(number) if number < END => Reply::Fenced(FencingToken::new(number)),
+            _ => garbled(value),
+        },
         (_, Value::Int(1)) => Reply::Granted,
         // A claim has no such answer: where there is no key it makes one.
         (_, Value::Int(0)) if !operation.creates() => Reply::Absent,

@@ -3,6 +3,8 @@
 //! Helper keys begin with the client's prefix, so that an ACL pattern for the prefix covers them, and share the cluster
 //! slot of the key that they belong to.
 
+use smallvec::SmallVec;
+
 /// Ends the name of the sorted set that is the line for a key.
 const LINE: &[u8] = b":redquorum:line";
 
@@ -12,16 +14,16 @@ const LIVES: &[u8] = b":redquorum:lives";
 /// Ends the name of a key's fencing counter.
 const COUNTER: &[u8] = b":redquorum:fence";
 
-/// The name of a key's fencing counter.
-pub(super) fn counter(key: &[u8], prefix: &[u8]) -> Vec<u8> {
-    let mut name = Vec::with_capacity(prefix.len() + key.len() + COUNTER.len() + 2);
+/// The name of a key's fencing counter. A fenced acquire makes it for each node, so short ones take no allocation.
+pub(super) fn counter(key: &[u8], prefix: &[u8]) -> SmallVec<[u8; 96]> {
+    let mut name = SmallVec::new();
     push(&mut name, key, prefix, COUNTER);
     name
 }
 
 /// Calls `with` the names of the line for a key and of the hash that belongs to it. One buffer serves for both.
 pub(super) fn with_line(key: &[u8], prefix: &[u8], with: impl FnOnce(&[u8], &[u8])) {
-    let mut names = Vec::with_capacity(2 * (prefix.len() + key.len() + 20));
+    let mut names = SmallVec::<[u8; 128]>::new();
     push(&mut names, key, prefix, LINE);
     let middle = names.len();
     push(&mut names, key, prefix, LIVES);
@@ -29,7 +31,7 @@ pub(super) fn with_line(key: &[u8], prefix: &[u8], with: impl FnOnce(&[u8], &[u8
     with(line, lives);
 }
 
-fn push(names: &mut Vec<u8>, key: &[u8], prefix: &[u8], suffix: &[u8]) {
+fn push<A: smallvec::Array<Item = u8>>(names: &mut SmallVec<A>, key: &[u8], prefix: &[u8], suffix: &[u8]) {
     if has_tag(key) {
         names.extend_from_slice(key);
     } else {
@@ -80,7 +82,7 @@ mod tests {
         assert_eq!(line("a{b}c", ""), pair("a{b}c:redquorum:line", "a{b}c:redquorum:lives"));
         assert_eq!(line("a{}c", "").0, "{a{}c}:redquorum:line");
         assert_eq!(line("a{bc", "").0, "{a{bc}:redquorum:line");
-        assert_eq!(counter(b"app:k", b"app:"), b"app:{app:k}:redquorum:fence");
-        assert_eq!(counter(b"a{b}c", b""), b"a{b}c:redquorum:fence");
+        assert_eq!(counter(b"app:k", b"app:")[..], b"app:{app:k}:redquorum:fence"[..]);
+        assert_eq!(counter(b"a{b}c", b"")[..], b"a{b}c:redquorum:fence"[..]);
     }
 }

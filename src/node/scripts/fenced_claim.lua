@@ -2,27 +2,31 @@
 -- its life to the full TTL. The counter becomes max(stored + 1, min(candidate, this node's time + 10 s)), unless this owner
 -- advanced it last. Where a token is carried along instead, the counter is lifted to at least that.
 -- KEYS: key, counter. ARGV: owner, TTL in ms, retention of the counter in ms, candidate in µs, or '' and the token.
--- Answers the counter as text when done, 3 where it is at its end or none, or { value found, remaining ms } as claim.lua does.
-local owner = ARGV[1]
-local stored = redis.call('GET', KEYS[2])
-local number, last = 0, nil
+-- Answers the counter when done, 0 where it is at its end or none, or { value found, remaining ms } as claim.lua does.
+-- Each acquire runs it on each node, so it is written to be quick: no pattern, and no text made where there is one.
+local call, owner, text = redis.call, ARGV[1], ARGV[4]
+local stored = call('GET', KEYS[2])
+local time = call('TIME')
+local now, number, last = time[1] * 1000000 + time[2], 0, nil
 if stored then
-    number, last = string.match(stored, '^(%d+) (%x+)$')
-    if not number then return 3 end
-    number = tonumber(number)
+    -- The number, a blank, and the 32 digits of the owner that advanced it.
+    number, last = tonumber(string.sub(stored, 1, -34)), string.sub(stored, -32)
+    if not number then return 0 end
 end
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
 local next = number
 if ARGV[5] then
-    next = math.max(number, tonumber(ARGV[5]))
+    text = ARGV[5]
+    next = tonumber(text)
+    if next < number then next = number end
 elseif last ~= owner then
-    next = math.max(number + 1, math.min(tonumber(ARGV[4]), now + 10000000))
+    next = tonumber(text)
+    if next > now + 10000000 then next, text = now + 10000000, nil end
+    if next <= number then next, text = number + 1, nil end
 end
 -- Close to 2^53, where numbers stop being exact.
-if next >= 9e15 then return 3 end
+if next >= 9e15 then return 0 end
 
-if not redis.call('SET', KEYS[1], owner, 'NX', 'PX', ARGV[2]) then
+if not call('SET', KEYS[1], owner, 'NX', 'PX', ARGV[2]) then
     local held = redis.pcall('GET', KEYS[1])
     -- An ACL may forbid PTTL, which is no reason to fail: the remaining life is only a hint.
     local left = redis.pcall('PTTL', KEYS[1])
@@ -32,14 +36,15 @@ if not redis.call('SET', KEYS[1], owner, 'NX', 'PX', ARGV[2]) then
         return held
     end
     if held ~= owner then return { string.sub(held, 1, 64), left } end
-    if left < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+    if left < tonumber(ARGV[2]) then call('PEXPIRE', KEYS[1], ARGV[2]) end
 end
 
-local text = string.format('%.0f', next)
-local expires = string.format('%.0f', math.floor(math.max(now, next) / 1000) + ARGV[3])
+-- Kept beyond both this node's time and the time that it denotes.
+local life = ARGV[3]
+if next > now then life = string.format('%.0f', life + math.floor((next - now) / 1000)) end
 if next ~= number then
-    redis.call('SET', KEYS[2], text .. ' ' .. owner, 'PXAT', expires)
+    call('SET', KEYS[2], (text or string.format('%.0f', next)) .. ' ' .. owner, 'PX', life)
 elseif ARGV[5] then
-    redis.call('PEXPIREAT', KEYS[2], expires)
+    call('PEXPIRE', KEYS[2], life)
 end
-return text
+return next
