@@ -267,7 +267,7 @@ impl Pair {
         let (Some(expected), Some((number, owner))) = (expected, real) else { return Ok(()) };
         prop_assert!(near(expected.number, number), "{key}: expected {}, real {number}", expected.number);
         prop_assert_eq!(Some(expected.owner), owner, "the counter of {} is another's", key);
-        let left = self.server.pttl(&counter(key)).unwrap_or_default().as_millis() as u64;
+        let left = self.server.pttl(counter(key)).unwrap_or_default().as_millis() as u64;
         let expected = expected.expires - now.as_nanos() / 1_000_000;
         prop_assert!(expected.abs_diff(left) < 2_000, "{key}: lives for {left} ms, not {expected} ms");
         Ok(())
