@@ -174,11 +174,16 @@ impl Fencing {
         Carry { token: FencingToken(self.highest), retention: self.retention }
     }
 
-    /// A node granted, and stands at this number.
-    pub fn granted(&mut self, node: NodeId, number: FencingToken) {
+    /// A node granted, whether or not its grant counts, and stands at this number.
+    pub fn seen(&mut self, number: FencingToken) {
         if number.0 > self.highest {
             (self.highest, self.standing) = (number.0, NodeSet::EMPTY);
         }
+    }
+
+    /// A node's grant counts, and it stands at this number.
+    pub fn granted(&mut self, node: NodeId, number: FencingToken) {
+        self.seen(number);
         if number.0 == self.highest {
             self.standing.insert(node);
         }
@@ -280,6 +285,11 @@ mod tests {
             split.granted(NodeId::new(node), FencingToken(number));
         }
         assert!(!split.is_agreed(three), "two nodes, but not at the highest");
+        // A grant that does not count may know more, and nobody stands at its number.
+        split.seen(FencingToken(11));
+        assert_eq!(split.carry().token, FencingToken(12));
+        same.seen(FencingToken(11));
+        assert!(!same.is_agreed(three));
         split.settle();
         assert_eq!(split.token(), Some(FencingToken(12)));
     }

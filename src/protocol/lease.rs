@@ -353,7 +353,9 @@ impl Lease {
     /// does not count is no grant for an acquire. For an extension it is as good as any, which only asks whether the key
     /// is still there.
     pub fn weigh(&self, reply: Reply, creates: bool, standing: Standing) -> Reply {
-        if creates { standing.weigh(reply, self.round.started()) } else { reply }
+        // A token, like a lock, must not stand on a node that is another node's double, or that may not count.
+        let weighs = creates || matches!(self.request, Request::Raise(_));
+        if weighs { standing.weigh(reply, self.round.started()) } else { reply }
     }
 
     /// The answer to a call, weighed by [`Lease::weigh`], of this round or an earlier one. `creates` says whether the call was a set or claim.

@@ -188,6 +188,7 @@ impl Driver {
     fn handle(&mut self, deliveries: Vec<Delivery>) {
         for delivery in deliveries {
             let Delivery { node, call, creates, connection, reply, standing, at } = delivery;
+            self.lease.see_number(CallId(call as u32), &reply);
             let reply = self.lease.weigh(reply, creates, standing);
             tracing::debug!(%node, key = %self.lease.key(), ?reply, at = ?at, "vote");
             // The moment of reading, not of arrival: validity is checked after the last needed reply was read (rule 1).

@@ -319,6 +319,11 @@ impl World {
     fn feed(&mut self, tenure: usize, node: usize, call: usize, reply: Reply) {
         let creates = self.calls[call].operation.creates();
         let standing = self.standing(self.tenures[tenure].client, node);
+        if let Purpose::Lease { call: number, .. } = self.calls[call].purpose
+            && !self.tenures[tenure].dropped
+        {
+            self.tenures[tenure].lease.see_number(number, &reply);
+        }
         let reply = self.tenures[tenure].lease.weigh(reply, creates, standing);
         self.witness_reply(tenure, node, call, &reply);
         let reply = self.falsify_reply(tenure, node, call, reply);

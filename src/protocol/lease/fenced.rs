@@ -35,15 +35,28 @@ impl Lease {
         self.fencing.as_ref().map(|fencing| fencing.carry())
     }
 
-    /// Takes in the number of a grant that counts. One that comes after the verdict changes nothing: what Q nodes stand at
-    /// is enough.
+    /// Takes in the number in an answer before it is weighed: a node whose grant does not count may remember more than those
+    /// whose grants do. One that comes after the verdict changes nothing: what Q nodes stand at is enough.
+    pub fn see_number(&mut self, call: CallId, reply: &Reply) {
+        if let (true, Reply::Fenced(number)) = (self.is_numbering(call), reply)
+            && let Some(fencing) = &mut self.fencing
+        {
+            fencing.seen(*number);
+        }
+    }
+
+    /// Takes in the number of a grant that counts.
     pub(super) fn note_number(&mut self, node: NodeId, call: CallId, reply: &Reply) {
-        let counts = call == self.call
-            && matches!(self.request, Request::Acquire(_))
-            && self.round.verdict() == Verdict::Pending;
-        if let (true, Reply::Fenced(number), Some(fencing)) = (counts, reply, &mut self.fencing) {
+        if let (true, Reply::Fenced(number)) = (self.is_numbering(call), reply)
+            && let Some(fencing) = &mut self.fencing
+        {
             fencing.granted(node, *number);
         }
+    }
+
+    fn is_numbering(&self, call: CallId) -> bool {
+        let acquiring = matches!(self.request, Request::Acquire(_));
+        acquiring && call == self.call && self.round.verdict() == Verdict::Pending
     }
 
     /// Whether the granting nodes leave nothing to be raised.

@@ -172,3 +172,27 @@ fn spent_counters_are_no_contention() {
     assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Unavailable)));
     assert!(lease.round().is_spent());
 }
+
+/// A node whose grant does not count may remember a greater number than those whose grants do: the others are raised to it. It
+/// counts for the raise no more than for the claim.
+#[test]
+fn uncounted_grants_count_for_the_number() {
+    let mut lease = fenced(3);
+    let sends = drain(&mut lease, at(0));
+    let guarded = Standing::CountsFrom(Instant::FAR_FUTURE);
+    lease.see_number(sends[0].call, &number(900));
+    let reply = lease.weigh(number(900), true, guarded);
+    answer(&mut lease, &sends[0], reply, at(1));
+    answer(&mut lease, &sends[1], number(100), at(1));
+    answer(&mut lease, &sends[2], number(100), at(1));
+
+    let raises = drain(&mut lease, at(1));
+    assert_eq!(names(&raises), [(0, "raise"), (1, "raise"), (2, "raise")]);
+    let reply = lease.weigh(Reply::Granted, false, guarded);
+    answer(&mut lease, &raises[0], reply, at(2));
+    answer(&mut lease, &raises[1], Reply::Granted, at(2));
+    assert_eq!(lease.poll_event(), None, "one node of two");
+    answer(&mut lease, &raises[2], Reply::Granted, at(2));
+    assert!(matches!(lease.poll_event(), Some(Event::Held(_))));
+    assert_eq!(lease.fencing_token(), Some(FencingToken::new(900)));
+}
