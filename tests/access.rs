@@ -223,6 +223,9 @@ async fn the_documented_rights_are_enough() {
     }
     guard.extend(ttl).await.expect("extended");
     guard.release().await.expect("released");
+    let mut fenced = one.lock("fenced").fenced().await.expect("with a token");
+    fenced.extend(ttl).await.expect("extended");
+    fenced.release().await.expect("released");
     let (first, second) = (waiter.await.expect("no panic"), tokio::time::timeout(ms(200), second).await);
     first.expect("handed over").release().await.expect("released");
     drop(second);
