@@ -120,7 +120,9 @@ async fn hand_overs_with_killed_connections(count: usize) -> Vec<Duration> {
     let released = Arc::new(std::sync::Mutex::new(None::<Instant>));
     let mut tasks = Vec::new();
     for _ in 0..4 {
-        let redlock = in_line(cluster.urls()).await;
+        // What a killed connection leaves open is owed for a TTL: one that is over when the client closes.
+        let redlock = builder(cluster.urls()).ttl(ms(4_000)).build().await.expect("a quorum of nodes");
+        all_vote(&redlock).await;
         let (left, holders, released) = (left.clone(), holders.clone(), released.clone());
         tasks.push(tokio::spawn(async move {
             let mut gaps = Vec::new();
