@@ -142,6 +142,9 @@ pub struct Fencing {
     /// The highest number among the granting nodes, and who gave it.
     highest: u64,
     standing: NodeSet,
+    /// Who granted a claim of the acquire: there the key lives for the whole TTL. A vote that the owner was handed in line
+    /// is this owner's as well, and ends sooner.
+    claimed: NodeSet,
     /// Q nodes stand at it.
     settled: bool,
 }
@@ -150,7 +153,7 @@ impl Fencing {
     /// Of an acquire whose clock was started at `started`. The candidate is the client's wall clock, in microseconds.
     pub fn new(candidate: u64, retention: Retention, started: Instant) -> Self {
         let standing = NodeSet::EMPTY;
-        Self { candidate, retention, started, highest: 0, standing, settled: false }
+        Self { candidate, retention, started, highest: 0, standing, claimed: standing, settled: false }
     }
 
     /// Of a lease that has its token from elsewhere.
@@ -184,9 +187,20 @@ impl Fencing {
     /// A node's grant counts, and it stands at this number.
     pub fn granted(&mut self, node: NodeId, number: FencingToken) {
         self.seen(number);
+        self.claimed.insert(node);
         if number.0 == self.highest {
             self.standing.insert(node);
         }
+    }
+
+    /// A claim was granted after the verdict.
+    pub fn granted_late(&mut self, node: NodeId) {
+        self.claimed.insert(node);
+    }
+
+    /// Whether the node granted a claim of the acquire, so that a raise there counts.
+    pub fn has_claimed(&self, node: NodeId) -> bool {
+        self.claimed.contains(node)
     }
 
     /// Whether Q of the nodes that granted stand at the highest number. Where not, the others have to be raised to it.

@@ -470,6 +470,7 @@ impl Lease {
         }
         // The key was taken from us, which is what was asked; to whom it went is not this lease's business.
         let reply = if reply == Reply::HandedOver { Reply::Granted } else { reply };
+        let reply = self.weigh_raise(node, reply);
         let reply = match &mut self.patience {
             Some(patience) if self.round.verdict() == Verdict::Pending => patience.take(node, reply, now),
             _ => Some(reply),

@@ -2,7 +2,7 @@
 
 use super::{CallId, Lease, Request};
 use crate::protocol::fencing::{Carry, Fencing, FencingToken, Retention};
-use crate::protocol::message::Reply;
+use crate::protocol::message::{NotSent, Reply};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::round::Verdict;
 use crate::protocol::time::Instant;
@@ -47,10 +47,19 @@ impl Lease {
 
     /// Takes in the number of a grant that counts.
     pub(super) fn note_number(&mut self, node: NodeId, call: CallId, reply: &Reply) {
-        if let (true, Reply::Fenced(number)) = (self.is_numbering(call), reply)
-            && let Some(fencing) = &mut self.fencing
-        {
-            fencing.granted(node, *number);
+        let numbering = self.is_numbering(call);
+        if let (Reply::Fenced(number), Some(fencing)) = (reply, &mut self.fencing) {
+            if numbering { fencing.granted(node, *number) } else { fencing.granted_late(node) }
+        }
+    }
+
+    /// What the answer to a raise is worth: the lock may be this owner's on a node that granted no claim, by a vote in line
+    /// that ends long before the validity does.
+    pub(super) fn weigh_raise(&self, node: NodeId, reply: Reply) -> Reply {
+        let raising = matches!(self.request, Request::Raise(_)) && reply.is_granted();
+        match &self.fencing {
+            Some(fencing) if raising && !fencing.has_claimed(node) => Reply::NotSent(NotSent::NeverWritten),
+            _ => reply,
         }
     }
 

@@ -77,6 +77,25 @@ fn numbers_that_differ_are_raised() {
     assert_eq!(lease.fencing_token(), Some(FencingToken::new(120)));
 }
 
+/// A raise counts only where a claim was granted: elsewhere the lock may be this owner's by a vote in line, which ends long
+/// before the validity does.
+#[test]
+fn raises_count_only_where_a_claim_was_granted() {
+    let mut lease = fenced(3);
+    let sends = drain(&mut lease, at(0));
+    answer(&mut lease, &sends[2], Reply::NotSent(NotSent::Backlog), at(1));
+    answer(&mut lease, &sends[0], number(100), at(10));
+    answer(&mut lease, &sends[1], number(120), at(10));
+    let raises = drain(&mut lease, at(10));
+
+    answer(&mut lease, &raises[0], Reply::Granted, at(20));
+    answer(&mut lease, &raises[2], Reply::Granted, at(20));
+    assert_eq!((lease.poll_event(), lease.validity()), (None, None));
+    answer(&mut lease, &raises[1], Reply::Granted, at(21));
+
+    assert!(matches!(lease.poll_event(), Some(Event::Held(_))));
+}
+
 /// A node where the lock is not this owner's any more does not count, whatever its counter; the attempt is undone then.
 #[test]
 fn raise_counts_only_where_the_lock_is_ours() {
