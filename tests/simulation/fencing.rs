@@ -260,6 +260,12 @@ pub fn count_falsely(
             raise(node, key, *owner, Carry { token, retention: *retention });
             Some(Reply::Fenced(token))
         }
+        // A raise counts only where the claim was granted, so a node that lies must have lied before.
+        (Switch::TokenOfAllNodes, Operation::Claim { fence: Some(Fence::Advance { candidate, .. }), .. }) => {
+            let reply = node.store.execute(operation, local);
+            let refused = matches!(reply, Reply::Held(_));
+            Some(if refused { Reply::Fenced(FencingToken::new(*candidate)) } else { reply })
+        }
         (Switch::TokenOfAllNodes, Operation::Raise { key, carry, .. }) => {
             let reply = node.store.execute(operation, local);
             let holder = node.store.holder(key, local).map(|holder| holder.value);

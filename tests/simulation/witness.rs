@@ -63,6 +63,8 @@ pub struct NodeWitness {
     pub executed: bool,
     /// A grant was read by the client.
     pub heard_grant: bool,
+    /// Whether one of them counted.
+    pub claim_counted: bool,
     /// It was sent to stand in line here.
     pub queued: bool,
     /// It stands in line here.
@@ -282,7 +284,9 @@ impl World {
             self.counters.add(Seen::Uncounted);
         }
         if granted && answered.operation.creates() {
-            self.owners[*owner].nodes[node].heard_grant = true;
+            let on_node = &mut self.owners[*owner].nodes[node];
+            on_node.heard_grant = true;
+            on_node.claim_counted |= counts;
             if number != FIRST_CALL {
                 self.counters.add(Seen::HealedByExtension);
             } else if round.decided || !of_round {
@@ -300,7 +304,9 @@ impl World {
         }
         if of_round && !round.answered.contains(NodeId::new(node)) {
             round.answered.insert(NodeId::new(node));
-            if granted && counts {
+            // A raise says that the lock is this owner's, which it may be by a vote in line that ends soon.
+            let full = round.kind != RoundKind::Raise || self.owners[*owner].nodes[node].claim_counted;
+            if granted && counts && full {
                 round.granted.insert(NodeId::new(node));
             }
         }
