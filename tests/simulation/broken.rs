@@ -159,7 +159,11 @@ pub const ALL: &[(Switch, &str, &str)] = &[
     (Switch::LinesAreNotLeft, "lines-are-not-left", "a node keeps those in line who leave"),
     (Switch::WaitsOn, "waits-on", "a waiter does not leave at the end of its wait"),
     (Switch::NoRaise, "no-raise", "tokens are handed out without a quorum that stands at them"),
-    (Switch::TokenOfAllNodes, "token-of-all-nodes", "nodes grant a fenced claim and stand at a token wherever the lock is"),
+    (
+        Switch::TokenOfAllNodes,
+        "token-of-all-nodes",
+        "nodes grant a fenced claim and stand at a token wherever the lock is",
+    ),
     (
         Switch::CandidateUncapped,
         "candidate-uncapped",
