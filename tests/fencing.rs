@@ -178,6 +178,7 @@ async fn counters_are_kept_for_their_retention() {
     let day = Duration::from_secs(86_400);
 
     token(&week, "k").await;
+    eventually(SOON, "the first node has it, too", || counter(&cluster[0]).is_some()).await;
     let (_, life) = counter(&cluster[0]).expect("a counter");
     assert!(life > 7 * day - ms(5_000) && life <= 7 * day, "{life:?}");
     let foremost = token(&ahead, "k").await;
