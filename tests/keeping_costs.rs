@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use clients::{SOON, all_vote, keys_left, scripts};
+use clients::{SOON, all_vote, keys_left, resident, scripts};
 use common::{Cluster, Server, eventually};
 use redquorum::{LockGuard, Redlock};
 
@@ -21,15 +21,6 @@ const MEMORY: u64 = 1_024;
 
 /// Requests to a node that an extension may cost.
 const REQUESTS: f64 = 0.1;
-
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("a status");
-    let kib = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .and_then(|rest| rest.split_whitespace().next());
-    kib.and_then(|kib| kib.parse::<u64>().ok()).expect("a number of KiB") * 1024
-}
 
 async fn take(redlock: &Redlock, prefix: &'static str, locks: u64) -> Vec<Vec<LockGuard>> {
     const TASKS: u64 = 64;

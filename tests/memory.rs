@@ -12,19 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use clients::{SOON, client, keys_left};
+use clients::{SOON, client, keys_left, resident};
 use common::{Cluster, eventually};
 
 const MIB: u64 = 1 << 20;
-
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("a status");
-    let kib = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .and_then(|rest| rest.split_whitespace().next());
-    kib.and_then(|kib| kib.parse::<u64>().ok()).expect("a number of KiB") * 1024
-}
 
 /// Acquires and releases with one of three nodes frozen all the time.
 async fn cycle_with_a_frozen_node(cycles: u64) {

@@ -7,18 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use clients::{REPLY, SLACK, SOON, builder, client, keys_left, ms, sets, timed, until_votes};
+use clients::{REPLY, SLACK, SOON, builder, client, keys_left, ms, resident, sets, timed, until_votes};
 use common::{Cluster, Proxy, Server, eventually};
 use redquorum::{AcquireError, Outcome, Redlock};
 
 /// A node that is back is used again within this.
 const BACK: Duration = Duration::from_secs(1);
-
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) * 1024
-}
 
 /// One frozen node costs nothing, two cost one reply timeout; thousands of calls to it pile nothing up, and after the
 /// thaw it votes again, with no key left of what was sent meanwhile.
@@ -27,7 +21,7 @@ async fn a_frozen_node_costs_nothing() {
     let cycles = if cfg!(debug_assertions) { 2_000 } else { 20_000 };
     let cluster = Cluster::start(3);
     let redlock = client(cluster.urls()).await;
-    let before = resident_bytes();
+    let before = resident();
     cluster[0].freeze();
 
     let mut slow = 0;
@@ -38,7 +32,7 @@ async fn a_frozen_node_costs_nothing() {
         guard.expect("two nodes grant").release().await.expect("two nodes confirm");
     }
     assert!(slow <= cycles / 500, "{slow} of {cycles} acquires took as long as a reply timeout");
-    let grown = resident_bytes().saturating_sub(before);
+    let grown = resident().saturating_sub(before);
     assert!(grown < 20 << 20, "{grown} bytes more");
 
     cluster[1].freeze();

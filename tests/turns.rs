@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use clients::{SLACK, SOON, all_vote, builder, keys_left, ms, scripts};
+use clients::{SLACK, SOON, all_vote, builder, keys_left, ms, resident, scripts};
 use common::{Cluster, eventually};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -42,12 +42,6 @@ async fn line_node(redlock: &Redlock) -> usize {
     let seen = redlock.inspect(KEY).await.expect("a key");
     let keeps = |node: &redquorum::NodeInspection| node.state.as_ref().is_ok_and(|state| state.waiting > 0);
     seen.nodes().iter().position(keeps).expect("a line")
-}
-
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/statm").expect("a status");
-    let pages = status.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number");
-    pages * rustix::param::page_size() as u64
 }
 
 fn at(sorted: &[Duration], share: f64) -> Duration {

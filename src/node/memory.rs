@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::silence::Silence;
 use super::store::{Store, WakeUp};
 use super::{Call, Desk, Wakeups};
 use crate::clock::Clock;
@@ -227,8 +228,7 @@ pub(crate) async fn serve(
             guard,
             wakeups: &wakeups,
             clock: &clock,
-            suspect: reply_timeout.saturating_mul(3).max(Duration::from_millis(100)),
-            replace: reply_timeout.saturating_mul(4).max(Duration::from_secs(1)),
+            silence: Silence::after(reply_timeout),
             waiting: VecDeque::new(),
         };
         if session.run(&mut changed, &shutdown).await {
@@ -244,8 +244,7 @@ struct Session<'a> {
     guard: Option<RestartGuard>,
     wakeups: &'a Arc<Wakeups>,
     clock: &'a Clock,
-    suspect: Duration,
-    replace: Duration,
+    silence: Silence,
     /// Calls that are not answered yet, in order.
     waiting: VecDeque<Waiting>,
 }
@@ -270,12 +269,12 @@ impl Session<'_> {
             }
             let now = self.clock.now();
             let owed = self.waiting.front().map(|first| now.since(first.since));
-            if owed.is_some_and(|owed| owed >= self.replace) {
+            if owed.is_some_and(|owed| owed >= self.silence.replace) {
                 self.end("no answer, connection given up");
                 return false;
             }
             let silent = !self.server.faults().is_reachable();
-            self.desk.set_suspect(silent && owed.is_some_and(|owed| owed >= self.suspect));
+            self.desk.set_suspect(silent && owed.is_some_and(|owed| owed >= self.silence.suspect));
 
             let wake = self.wake(now);
             tokio::select! {
@@ -339,7 +338,7 @@ impl Session<'_> {
         let delay = self.server.faults().delay;
         let execution =
             self.waiting.iter().find(|waiting| !waiting.executed).map(|next| next.since.after(delay));
-        let limits = [first.since.after(self.suspect), first.since.after(self.replace)];
+        let limits = [first.since.after(self.silence.suspect), first.since.after(self.silence.replace)];
         let moments = execution.into_iter().chain(limits).filter(|moment| *moment > now);
         moments.min().unwrap_or(Instant::FAR_FUTURE)
     }

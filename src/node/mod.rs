@@ -20,6 +20,8 @@ mod mailbox;
 pub(crate) mod memory;
 #[cfg(feature = "runtime")]
 pub(crate) mod redis;
+#[cfg(feature = "runtime")]
+mod silence;
 pub mod store;
 #[cfg(feature = "runtime")]
 mod wakeups;

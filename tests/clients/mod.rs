@@ -147,3 +147,13 @@ pub fn quorum_value(cluster: &Cluster, key: &str) -> Option<String> {
     let same = |value: &String| values.iter().flatten().filter(|other| *other == value).count();
     values.iter().flatten().find(|value| same(value) >= needed).cloned()
 }
+
+/// The bytes of this process that are in memory; zero on systems that do not tell in Linux's way.
+pub fn resident() -> u64 {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return 0 };
+    let kib = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .and_then(|rest| rest.split_whitespace().next());
+    kib.and_then(|kib| kib.parse::<u64>().ok()).expect("a number of KiB") * 1024
+}

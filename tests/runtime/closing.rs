@@ -5,7 +5,7 @@ use std::time::Duration;
 use redquorum::testing::MemoryCluster;
 use redquorum::{AcquireError, BuildError, InvalidRequest};
 
-use super::support::{KEY, cancelled_after};
+use super::support::{KEY, cancelled_after, holders};
 
 /// Law: close says "all settled" only when it is: a debt that no task has taken up yet counts.
 #[tokio::test(start_paused = true)]
@@ -28,7 +28,7 @@ async fn close_counts_debts_that_nobody_took_up_yet() {
 
     healer.await.unwrap();
     assert!(settled, "there was time enough");
-    assert!(cluster.nodes().iter().all(|node| node.holder(KEY).is_none()), "settled means deleted");
+    assert_eq!(holders(&cluster), 0, "settled means deleted");
 }
 
 /// Law: no lock is born on a client that is closing, wherever its acquire stood; and nothing of it is left.
@@ -54,7 +54,7 @@ async fn no_lock_is_born_on_a_closing_client() {
 
         assert!(matches!(outcome, Err(AcquireError::Closed)), "{outcome:?}");
         assert!(closing.await.unwrap(), "after {polls} polls: the undo was written before the end");
-        assert!(cluster.nodes().iter().all(|node| node.holder(KEY).is_none()));
+        assert_eq!(holders(&cluster), 0);
     }
 }
 

@@ -6,24 +6,15 @@ use redquorum::testing::{MemoryCluster, MemoryNode};
 use redquorum::{AcquireError, ExtendError, InvalidRequest, LockGuard, Lost, Redlock, ReleaseError};
 use tokio::time::{Instant, sleep};
 
-use super::support::{KEY, WEATHERS, Weather, cancelled_after, heal, nothing_is_left};
+use super::support::{KEY, TTL, WEATHERS, Weather, cancelled_after, client, heal, holders, nothing_is_left};
 
-const TTL: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 
 /// By then every debt of a lock of the default TTL has ended, those included that arise when a connection is given up.
 const SETTLED: Duration = Duration::from_secs(15);
 
-async fn client(cluster: &MemoryCluster) -> Redlock {
-    cluster.builder().ttl(TTL).build().await.unwrap()
-}
-
 async fn kept(redlock: &Redlock) -> LockGuard {
     redlock.lock(KEY).keep_alive().await.unwrap()
-}
-
-fn holders(cluster: &MemoryCluster) -> usize {
-    cluster.nodes().iter().filter(|node| node.holder(KEY).is_some()).count()
 }
 
 fn executed(cluster: &MemoryCluster) -> Vec<u64> {

@@ -3,20 +3,10 @@
 use std::time::Duration;
 
 use redquorum::testing::{MemoryCluster, MemoryNode};
-use redquorum::{InvalidRequest, LockParts, Lost, Redlock, ResumeError};
+use redquorum::{InvalidRequest, LockParts, Lost, ResumeError};
 use tokio::time::{Instant, sleep};
 
-use super::support::{KEY, cancelled_after, heal, nothing_is_left};
-
-const TTL: Duration = Duration::from_secs(1);
-
-async fn client(cluster: &MemoryCluster) -> Redlock {
-    cluster.builder().ttl(TTL).build().await.unwrap()
-}
-
-fn holders(cluster: &MemoryCluster) -> usize {
-    cluster.nodes().iter().filter(|node| node.holder(KEY).is_some()).count()
-}
+use super::support::{KEY, TTL, cancelled_after, client, heal, holders, nothing_is_left};
 
 /// Law: a lock goes from one client to the other without being free for a moment, kept or not on either side, and the guard
 /// that it came from is over.

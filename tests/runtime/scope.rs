@@ -8,17 +8,7 @@ use std::time::Duration;
 use redquorum::testing::MemoryCluster;
 use redquorum::{AcquireError, LockGuard, Lost, Redlock, WithLockError};
 
-use super::support::{KEY, WEATHERS, Weather, cancelled_after, heal, nothing_is_left};
-
-const TTL: Duration = Duration::from_secs(1);
-
-async fn client(cluster: &MemoryCluster) -> Redlock {
-    cluster.builder().ttl(TTL).build().await.unwrap()
-}
-
-fn holders(cluster: &MemoryCluster) -> usize {
-    cluster.nodes().iter().filter(|node| node.holder(KEY).is_some()).count()
-}
+use super::support::{KEY, TTL, WEATHERS, Weather, cancelled_after, client, heal, holders, nothing_is_left};
 
 /// Law: the lock is held for as long as the work takes, however many TTLs that is, and released when the result is there.
 #[tokio::test(start_paused = true)]

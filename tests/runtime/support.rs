@@ -73,6 +73,19 @@ impl Weather {
 
 pub const KEY: &str = "k";
 
+/// The life of locks in tests of what goes on over many TTLs.
+pub const TTL: Duration = Duration::from_secs(1);
+
+/// A client of these nodes, with that TTL.
+pub async fn client(cluster: &MemoryCluster) -> Redlock {
+    cluster.builder().ttl(TTL).build().await.unwrap()
+}
+
+/// On how many nodes the key is.
+pub fn holders(cluster: &MemoryCluster) -> usize {
+    cluster.nodes().iter().filter(|node| node.holder(KEY).is_some()).count()
+}
+
 pub fn heal(cluster: &MemoryCluster) {
     for node in cluster.nodes() {
         node.heal();
@@ -87,10 +100,7 @@ pub fn heal(cluster: &MemoryCluster) {
 pub async fn nothing_is_left(cluster: &MemoryCluster, redlock: &Redlock, what: &str) {
     heal(cluster);
     // Two seconds for a connection to be given up, noticed and made anew, before the undo gets through.
-    within(Duration::from_millis(3_500), what, || {
-        cluster.nodes().iter().all(|node| node.holder(KEY).is_none())
-    })
-    .await;
+    within(Duration::from_millis(3_500), what, || holders(cluster) == 0).await;
     let again = redlock.lock(KEY).wait(Duration::from_secs(1)).await;
     assert!(again.is_ok(), "{what}: {again:?}");
     drop(again);

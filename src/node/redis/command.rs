@@ -15,15 +15,21 @@ use crate::protocol::message::{
     Extension, Found, Holder, HolderValue, Operation, Owner, OwnerHex, Place, Reply, ServerMessage, Unknown,
 };
 
-static CLAIM: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/claim.lua")));
-static FENCED_CLAIM: LazyLock<Source> =
-    LazyLock::new(|| Source::new(include_str!("../scripts/fenced_claim.lua")));
-static RAISE: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/raise.lua")));
-static EXTEND: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/extend.lua")));
-static RELEASE: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/release.lua")));
-static HAND_OVER: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/hand_over.lua")));
-static QUEUE: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/queue.lua")));
-static INSPECT: LazyLock<Source> = LazyLock::new(|| Source::new(include_str!("../scripts/inspect.lua")));
+/// A script from its parts, in their order.
+macro_rules! script {
+    ($($part:literal),+) => {
+        LazyLock::new(|| Source::new(concat!($(include_str!(concat!("../scripts/", $part, ".lua"))),+)))
+    };
+}
+
+static CLAIM: LazyLock<Source> = script!("claim");
+static FENCED_CLAIM: LazyLock<Source> = script!("fenced_claim");
+static RAISE: LazyLock<Source> = script!("ours", "lift", "raise");
+static EXTEND: LazyLock<Source> = script!("ours", "lift", "extend");
+static RELEASE: LazyLock<Source> = script!("ours", "release");
+static HAND_OVER: LazyLock<Source> = script!("hand_over");
+static QUEUE: LazyLock<Source> = script!("queue");
+static INSPECT: LazyLock<Source> = script!("inspect");
 
 /// A script and its digest.
 struct Source {

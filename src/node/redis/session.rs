@@ -28,6 +28,7 @@ use super::handshake::Link;
 use super::health::Health;
 use super::{LINGER, LOOK_EVERY, Settings, refuse};
 use crate::clock::Clock;
+use crate::node::silence::Silence;
 use crate::node::{Adoption, Call, Desk};
 use crate::protocol::message::{ConnectionId, Operation, Reply, ServerMessage, Unknown};
 use crate::protocol::restart::Standing;
@@ -47,25 +48,6 @@ pub(super) enum Ended {
     ConnectionLost(ServerMessage),
     /// There is nobody left to work for.
     ClientGone,
-}
-
-/// The limits of silence.
-#[derive(Clone, Copy, Debug)]
-struct Silence {
-    /// An answer owed for longer makes the node suspect.
-    suspect: Duration,
-    /// An answer owed for longer ends the connection.
-    replace: Duration,
-}
-
-impl Silence {
-    /// Three reply timeouts are no hiccup any more, unless they are very short; after four, and not under a second, the
-    /// connection is given up, since everything on it would wait for a server that may be gone.
-    fn after(reply_timeout: Duration) -> Self {
-        let suspect = reply_timeout.saturating_mul(3).max(Duration::from_millis(100));
-        let replace = reply_timeout.saturating_mul(4).max(Duration::from_secs(1));
-        Self { suspect, replace }
-    }
 }
 
 /// How soon after one look at the server another may follow, where an answer gives cause.

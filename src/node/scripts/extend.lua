@@ -2,23 +2,8 @@
 -- token, first lift the key's counter to at least that.
 -- KEYS: the keys, then the counters of those with a token. ARGV: for each key its owner and its TTL in ms, then for each
 -- counter the place of its key, the token, and its retention in ms.
--- Answers for a key 1 when done, 0 where it is absent, or { value found, -1 }; the value is cut to 64 bytes, and 0 for a
--- key of another type. For several keys the list of these, with an error's text in its key's place.
-local function lift(counter, owner, token, retention)
-    local stored = redis.pcall('GET', counter)
-    if type(stored) == 'table' then return stored end
-    local number = 0
-    if stored then number = tonumber(string.match(stored, '^(%d+) %x+$')) end
-    if not number then return redis.error_reply('ERR script: the fencing counter is none') end
-    local time = redis.call('TIME')
-    local now = time[1] * 1000000 + time[2]
-    local last = math.max(now, number, tonumber(token))
-    local expires = string.format('%.0f', math.floor(last / 1000) + retention)
-    if number < tonumber(token) then
-        return redis.pcall('SET', counter, token .. ' ' .. owner, 'PXAT', expires)
-    end
-    return redis.pcall('PEXPIREAT', counter, expires)
-end
+-- Answers for a key 1 when done, and otherwise as ours.lua says. For several keys the list of these, with an error's text in
+-- its key's place.
 local n = 3 * #KEYS - #ARGV
 local fences = {}
 for i = n + 1, #KEYS do
@@ -27,15 +12,10 @@ for i = n + 1, #KEYS do
 end
 local function extend(i)
     local key, owner, ttl, fence = KEYS[i], ARGV[2 * i - 1], ARGV[2 * i], fences[i]
-    local held = redis.pcall('GET', key)
-    if held == false then return 0 end
-    if type(held) == 'table' then
-        if string.find(held.err, 'WRONGTYPE', 1, true) then return { 0, -1 } end
-        return held
-    end
-    if held ~= owner then return { string.sub(held, 1, 64), -1 } end
+    local other = refusal(key, owner)
+    if other then return other end
     if fence then
-        local lifted = lift(fence[1], owner, fence[2], fence[3])
+        local lifted = lift(redis.pcall, fence[1], owner, fence[2], fence[3])
         if type(lifted) == 'table' and lifted.err then return lifted end
     end
     local left = redis.pcall('PTTL', key)

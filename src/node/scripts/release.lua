@@ -1,12 +1,6 @@
 -- Delete the key if it carries this owner.
--- Answers 1 when done, 0 where the key is absent, or { value found, -1 }; the value is cut to 64 bytes, and 0 for a
--- key of another type.
-local held = redis.pcall('GET', KEYS[1])
-if held == false then return 0 end
-if type(held) == 'table' then
-    if string.find(held.err, 'WRONGTYPE', 1, true) then return { 0, -1 } end
-    return held
-end
-if held ~= ARGV[1] then return { string.sub(held, 1, 64), -1 } end
+-- Answers 1 when done, and otherwise as ours.lua says.
+local other = refusal(KEYS[1], ARGV[1])
+if other then return other end
 redis.call('DEL', KEYS[1])
 return 1
