@@ -17,6 +17,24 @@ async fn kept(redlock: &Redlock) -> LockGuard {
     redlock.lock(KEY).keep_alive().await.unwrap()
 }
 
+/// Law: an extension that is asked for by hand is told of its own outcome, not of the keeper's which was under way: whenever it
+/// is asked for, a guard that is told "extended" has the validity it asked for.
+#[tokio::test(start_paused = true)]
+async fn extended_by_hand_means_by_so_much() {
+    for millis in 100..400 {
+        let cluster = MemoryCluster::new(3);
+        let redlock = cluster.builder().ttl(TTL).max_ttl(20 * TTL).build().await.unwrap();
+        let mut guard = kept(&redlock).await;
+        cluster.nodes().iter().for_each(|node| node.delay(Duration::from_millis(10)));
+        sleep(Duration::from_millis(millis)).await;
+
+        guard.extend(20 * TTL).await.unwrap();
+
+        assert!(guard.remaining() > 10 * TTL, "asked after {millis} ms: {:?}", guard.remaining());
+        guard.release().await.unwrap();
+    }
+}
+
 fn executed(cluster: &MemoryCluster) -> Vec<u64> {
     cluster.nodes().iter().map(MemoryNode::executed).collect()
 }

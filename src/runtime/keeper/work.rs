@@ -93,12 +93,21 @@ struct Work {
     /// Whose commands a call carries, in their order.
     bundles: HashMap<u64, Vec<(LeaseId, CallId)>>,
     next_bundle: u64,
-    /// What guards asked for: an extension by so much, and whom to tell how it ended.
-    asked: HashMap<LeaseId, (Ttl, oneshot::Sender<Event>)>,
+    /// What guards asked for.
+    asked: HashMap<LeaseId, Asked>,
     /// Leases that may still have answers to their acquire or healing to come, and when to look.
     fresh: VecDeque<(Instant, LeaseId)>,
     stale: VecDeque<(Instant, LeaseId)>,
     closed: bool,
+}
+
+/// An extension that a guard asked for.
+struct Asked {
+    ttl: Ttl,
+    /// Whom to tell how it ended.
+    told: oneshot::Sender<Event>,
+    /// Not before that is a verdict its own: it may be that of an extension which was under way.
+    begun: bool,
 }
 
 struct Entry {
@@ -161,7 +170,7 @@ impl Work {
             }
             Order::Extend { id, ttl, told } => {
                 if self.leases.contains_key(&id) {
-                    self.asked.insert(id, (ttl, told));
+                    self.asked.insert(id, Asked { ttl, told, begun: false });
                     self.wait(id, Waits::Due(Instant::default()));
                 }
             }
@@ -228,8 +237,8 @@ impl Work {
     /// at once.
     fn pass(&mut self) -> bool {
         let now = self.clock.now();
-        while let Some((deadline, id)) = self.under_way.first().copied().filter(|(at, _)| *at <= now) {
-            self.under_way.remove(&(deadline, id));
+        while let Some((_, id)) = self.under_way.first().copied().filter(|(at, _)| *at <= now) {
+            self.wait(id, Waits::Guard);
             if let Some(entry) = self.leases.get(&id)
                 && let Some(driver) = entry.kept.lock().as_mut()
             {
@@ -282,7 +291,11 @@ impl Work {
     /// Begins one extension.
     fn begin(&mut self, id: LeaseId, now: Instant, bundles: &mut Bundles) {
         let Some(entry) = self.leases.get(&id) else { return };
-        let ttl = self.asked.get(&id).map_or(entry.keep.ttl(), |(ttl, _)| *ttl);
+        let asked = self.asked.get_mut(&id);
+        let ttl = asked.as_ref().map_or(entry.keep.ttl(), |asked| asked.ttl);
+        if let Some(asked) = asked {
+            asked.begun = true;
+        }
         if let Some(driver) = entry.kept.lock().as_mut() {
             driver.extend_in_company(ttl, now, |send| {
                 if let Operation::Extend { key, owner, ttl, carry } = send.operation {
@@ -335,17 +348,24 @@ impl Work {
     /// Takes up what happened to a lease, and lets it wait for what comes next.
     fn settle(&mut self, id: LeaseId) {
         let Some(entry) = self.leases.get_mut(&id) else { return };
-        let kept = entry.kept.clone();
+        let Entry { kept, keep, .. } = entry;
         let mut kept = kept.lock();
         let waits = match kept.as_mut() {
             Some(driver) => {
                 if let Some(event) = driver.poll_event() {
-                    tell(event, driver, &mut entry.keep, self.clock.now());
-                    if let Some((_, told)) = self.asked.remove(&id) {
-                        let _ = told.send(event);
+                    tell(event, driver, keep, self.clock.now());
+                    let is_over = driver.lease().validity().is_none();
+                    let answered = |asked: &Asked| asked.begun || is_over;
+                    if self.asked.get(&id).is_some_and(answered)
+                        && let Some(asked) = self.asked.remove(&id)
+                    {
+                        let _ = asked.told.send(event);
                     }
                 }
-                Waits::of(driver.lease(), &entry.keep)
+                match self.asked.get(&id) {
+                    Some(asked) if !asked.begun => Waits::Due(Instant::default()),
+                    _ => Waits::of(driver.lease(), keep),
+                }
             }
             None => Waits::Guard,
         };
@@ -355,7 +375,7 @@ impl Work {
 
     /// Lets a lease wait for this, and for nothing else.
     fn wait(&mut self, id: LeaseId, waits: Waits) {
-        let Some(entry) = self.leases.get_mut(&id) else { return };
+        let Some(entry) = self.leases.get_mut(&id).filter(|entry| entry.waits != waits) else { return };
         match std::mem::replace(&mut entry.waits, waits) {
             Waits::Due(at) => self.due.remove(&(at, id)),
             Waits::Verdict(at) => self.under_way.remove(&(at, id)),
