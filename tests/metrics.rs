@@ -82,6 +82,19 @@ async fn all_is_counted_under_its_documented_name() {
     for expected in ["redquorum_debts_open 1", "redquorum_node_up{node=\"memory-1\"} 0"] {
         assert!(owed.contains(expected), "{expected} is not in\n{owed}");
     }
+    // The keeper's extensions are extensions.
+    let extended = || {
+        let text = metrics.render();
+        let counts = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("redquorum_extends_total{outcome=\"extended\"} "));
+        counts.map(|count| count.parse::<u64>().expect("a count")).sum::<u64>()
+    };
+    let (before, keeping) = (extended(), cluster.builder().ttl(ttl).build().await.expect("nodes"));
+    let kept = keeping.lock("kept").keep_alive().await.expect("free");
+    tokio::time::sleep(3 * ttl).await;
+    assert!(extended() >= before + 8, "{} in three TTLs", extended() - before);
+    kept.release().await.expect("released");
     // What this one does not bring about is documented all the same.
     let rare = ["redquorum_debts_dropped_total", "redquorum_node_guarded_total"];
     let (documented, mut shown) = (documented(), shown(&text));

@@ -124,7 +124,9 @@ impl Driver {
 
     /// What happened, once.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        self.lease.poll_event()
+        let event = self.lease.poll_event()?;
+        self.hold.happened(event, || self.shared.clock.now());
+        Some(event)
     }
 
     /// Waits for what happens to the lease next.
@@ -135,8 +137,7 @@ impl Driver {
     pub(crate) async fn event(&mut self) -> Event {
         loop {
             self.take_answers();
-            if let Some(event) = self.lease.poll_event() {
-                self.hold.happened(event, || self.shared.clock.now());
+            if let Some(event) = self.poll_event() {
                 return event;
             }
             let Some(deadline) = self.lease.poll_timeout() else {
