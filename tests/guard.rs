@@ -247,6 +247,26 @@ async fn replicas_do_not_vote_and_promoted_ones_are_guarded() {
     assert!(promoted.elapsed() >= GUARD, "{:?}", promoted.elapsed());
 }
 
+/// A promotion is noticed by the first grant of a replica, a fenced one as well, and not only by the next regular look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn promotions_are_noticed_by_fenced_grants() {
+    let cluster = Cluster::start(3);
+    let redlock = client(&cluster).await;
+    until(&redlock, SOON, "all count", all_count).await;
+    cluster[0].command(&["REPLICAOF", "127.0.0.1", "1"]);
+    votes(&redlock).await;
+    until(&redlock, ms(2_000) + SLACK, "the first is a replica", |votes| votes[0] == NodeVote::Replica).await;
+
+    cluster[0].command(&["REPLICAOF", "NO", "ONE"]);
+    let promoted = Instant::now();
+    while redlock.nodes()[0].vote == NodeVote::Replica {
+        let guard = redlock.lock("k").fenced().await.expect("two nodes grant");
+        guard.release().await.expect("two nodes confirm");
+        assert!(promoted.elapsed() < ms(2_000) + SLACK, "regular looks are five seconds apart");
+        tokio::time::sleep(ms(20)).await;
+    }
+}
+
 /// A guarded node counts for an extension as any other does: it is asked whether the key is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guarded_nodes_count_for_extensions() {

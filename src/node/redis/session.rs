@@ -349,7 +349,7 @@ impl<'a> Session<'a> {
                     return self.start(command, Work::Call { call, form }, cx);
                 }
                 if matches!(error.code.as_str(), "READONLY" | "MASTERDOWN") {
-                    self.look_soon(cx);
+                    self.look_soon();
                 }
                 if matches!(operation, Operation::ExtendAll { .. }) && command::is_about_keys(&error) {
                     self.link.abilities.one_slot |= error.code == "CROSSSLOT";
@@ -358,19 +358,18 @@ impl<'a> Session<'a> {
                 command::decode_error(form, &error)
             }
         };
-        if operation.creates() && reply == Reply::Granted && self.desk.standing() == Standing::Replica {
+        if operation.creates() && reply.is_granted() && self.desk.standing() == Standing::Replica {
             // A replica takes no writes: it may be one no longer.
-            self.look_soon(cx);
+            self.look_soon();
         }
         tracing::trace!(node = %self.desk.id(), operation = operation.name(), ?reply, "answered");
         call.finish(reply, self.clock.now());
     }
 
     /// Looks at the server at once, unless that was just done.
-    fn look_soon(&mut self, cx: &mut Context<'_>) {
+    fn look_soon(&mut self) {
         self.next_look = self.next_look.min(self.last_look + LEAST_BETWEEN_LOOKS);
         self.look_if_due(TokioInstant::now());
-        cx.waker().wake_by_ref();
     }
 
     fn look_if_due(&mut self, now: TokioInstant) {
