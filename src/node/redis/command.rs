@@ -15,10 +15,15 @@ use crate::protocol::message::{
     Extension, Found, Holder, HolderValue, Operation, Owner, OwnerHex, Place, Reply, ServerMessage, Unknown,
 };
 
-/// A script from its parts, in their order.
+/// A script from its parts, in their order, the first of which is the same for all.
 macro_rules! script {
     ($($part:literal),+) => {
-        LazyLock::new(|| Source::new(concat!($(include_str!(concat!("../scripts/", $part, ".lua"))),+)))
+        LazyLock::new(|| {
+            Source::new(concat!(
+                include_str!("../scripts/found.lua"),
+                $(include_str!(concat!("../scripts/", $part, ".lua"))),+
+            ))
+        })
     };
 }
 

@@ -1,6 +1,7 @@
 -- Set the key if it is absent; if it already carries this owner, lengthen its life to the full TTL.
--- Answers 1 when done, or { value found, remaining ms }; the value is cut to 64 bytes, and 0 for a key of another type.
-local held = redis.pcall('GET', KEYS[1])
+-- Answers 1 when done, or { value found, remaining ms }.
+local held, failed = found(KEYS[1])
+if failed then return failed end
 if held == false then
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
     return 1
@@ -8,10 +9,6 @@ end
 -- An ACL may forbid PTTL, which is no reason to fail: the remaining life is only a hint.
 local left = redis.pcall('PTTL', KEYS[1])
 if type(left) == 'table' then left = -1 end
-if type(held) == 'table' then
-    if string.find(held.err, 'WRONGTYPE', 1, true) then return { 0, left } end
-    return held
-end
-if held ~= ARGV[1] then return { string.sub(held, 1, 64), left } end
+if held ~= ARGV[1] then return { held, left } end
 if left < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 1

@@ -27,15 +27,12 @@ end
 if next >= 9e15 then return 0 end
 
 if not call('SET', KEYS[1], owner, 'NX', 'PX', ARGV[2]) then
-    local held = redis.pcall('GET', KEYS[1])
+    local held, failed = found(KEYS[1])
+    if failed then return failed end
     -- An ACL may forbid PTTL, which is no reason to fail: the remaining life is only a hint.
     local left = redis.pcall('PTTL', KEYS[1])
     if type(left) == 'table' then left = -1 end
-    if type(held) == 'table' then
-        if string.find(held.err, 'WRONGTYPE', 1, true) then return { 0, left } end
-        return held
-    end
-    if held ~= owner then return { string.sub(held, 1, 64), left } end
+    if held ~= owner then return { held, left } end
     if left < tonumber(ARGV[2]) then call('PEXPIRE', KEYS[1], ARGV[2]) end
 end
 

@@ -1,15 +1,11 @@
 -- Release a key on a node that may keep a line for it: the first live waiter gets it, and without one it is deleted.
 -- Takes the owner's own entry out of the line, so it is also how a waiter leaves.
 -- KEYS: key, line, lives. ARGV: owner, client, length of a hand-over in ms, what stands before a client in its channel.
--- Answers 1 when deleted, 2 when handed over, 0 where the key was absent, or { value found, -1 }; the value is 0 for a key
--- of another type.
+-- Answers 1 when deleted, 2 when handed over, 0 where the key was absent, or { value found, -1 }.
 local key, line, lives = KEYS[1], KEYS[2], KEYS[3]
 local owner = ARGV[1]
-local held = redis.pcall('GET', key)
-if type(held) == 'table' then
-    if not string.find(held.err, 'WRONGTYPE', 1, true) then return held end
-    held = 0
-end
+local held, failed = found(key)
+if failed then return failed end
 
 -- A user that may not look has no line here either, and must be able to release all the same.
 local exists = redis.pcall('EXISTS', line)

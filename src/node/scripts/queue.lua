@@ -2,19 +2,15 @@
 -- KEYS: key, line, lives. ARGV: owner, client, '1' for a client that polls, earlier owner or '', earlier score or '',
 -- length of a hand-over in ms, most in line, what stands before a client in its channel.
 -- Answers 1 when the owner has this node's vote, 2 when the line is full, or { how many before, score, 1 if it was not in
--- line, value found, its remaining ms }; the last two are missing where the key is free. The value is 0 for a key of
--- another type.
+-- line, value found, its remaining ms }; the last two are missing where the key is free.
 local key, line, lives = KEYS[1], KEYS[2], KEYS[3]
 local owner, client, earlier, hand_over = ARGV[1], ARGV[2], ARGV[4], ARGV[6]
 local member = owner .. client
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local held = redis.pcall('GET', key)
-if type(held) == 'table' then
-    if not string.find(held.err, 'WRONGTYPE', 1, true) then return held end
-    held = 0
-end
+local held, failed = found(key)
+if failed then return failed end
 
 -- A free key that was handed over last: nobody claimed it in time. That client hangs, and with it all its waiters.
 if held == false then
