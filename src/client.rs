@@ -57,7 +57,9 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`AcquireError::WaitOver`] with the last cause; [`AcquireError::Closed`]; [`AcquireError::Invalid`].
+    /// [`AcquireError::WaitOver`] with the last cause; [`AcquireError::Guarded`] where the restart guard certainly outlasts
+    /// the wait; [`AcquireError::TokensSpent`] for a fenced request; [`AcquireError::Closed`]; [`AcquireError::Invalid`];
+    /// [`AcquireError::NoRandomness`].
     ///
     /// # Cancellation safety
     ///
@@ -79,8 +81,9 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`AcquireError::Held`], [`AcquireError::NoQuorum`] or [`AcquireError::ValidityExhausted`], each with what every
-    /// node answered; [`AcquireError::Closed`]; [`AcquireError::Invalid`].
+    /// [`AcquireError::Held`], [`AcquireError::NoQuorum`], [`AcquireError::Guarded`] or [`AcquireError::ValidityExhausted`],
+    /// each with what every node answered; [`AcquireError::Closed`]; [`AcquireError::Invalid`];
+    /// [`AcquireError::NoRandomness`].
     ///
     /// # Cancellation safety
     ///
@@ -261,8 +264,7 @@ impl LockRequest {
     fn check(&self) -> Result<Request, InvalidRequest> {
         let shared = &self.redlock.shared;
         let key = shared.config.key(&self.name)?;
-        // A limit alone, as a client may have it for all its kept locks, keeps nothing.
-        let keeping = if self.keeping.alive { self.keeping } else { Keeping::default() };
+        let keeping = self.keeping.in_force();
         let ttl = self.ttl.unwrap_or(shared.config.ttl);
         let terms = shared.config.terms(shared.quorum, ttl, keeping)?;
         let wait = self.wait.unwrap_or(shared.config.wait);

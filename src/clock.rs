@@ -2,7 +2,7 @@
 //!
 //! | clock | now | sleeping |
 //! | --- | --- | --- |
-//! | System | Linux: `CLOCK_BOOTTIME`, which goes on while the machine is suspended; other Unix: `CLOCK_MONOTONIC`, which does so on macOS; elsewhere: `std::time::Instant` | tokio's timer, looking again at the clock at least every 250 ms |
+//! | System | Linux: `CLOCK_BOOTTIME`, which goes on while the machine is suspended; other Unix: `CLOCK_MONOTONIC`, which does so on macOS; elsewhere: `std::time::Instant` | tokio's timer, looking again at the clock at least every 250 ms, or five seconds for those who wait in line |
 //! | Tokio | tokio's clock | tokio's timer; for tests with a paused clock |
 //! | Manual | what the test says | until the test says so |
 //!
@@ -46,26 +46,22 @@ impl Clock {
     /// Like [`Clock::sleep_until`] where thousands may sleep and none needs to notice a suspend at once: looks at the
     /// clock every five seconds at least.
     pub(crate) async fn doze_until(&self, deadline: Instant) {
-        const LOOK_AGAIN: Duration = Duration::from_secs(5);
-        let Self::System(runtime) = self else { return self.sleep_until(deadline).await };
-        loop {
-            let left = deadline.since(self.now());
-            if left.is_zero() {
-                return;
-            }
-            sleep_on(runtime, left.min(LOOK_AGAIN)).await;
-        }
+        self.wait_until(deadline, Duration::from_secs(5)).await;
     }
 
     /// Waits until `deadline`. Late by a few milliseconds, as timers are; never early. Dropping it waits no longer.
     pub(crate) async fn sleep_until(&self, deadline: Instant) {
+        self.wait_until(deadline, LOOK_AGAIN).await;
+    }
+
+    async fn wait_until(&self, deadline: Instant, look_again: Duration) {
         loop {
             let left = deadline.since(self.now());
             if left.is_zero() {
                 return;
             }
             match self {
-                Self::System(runtime) => sleep_on(runtime, left.min(LOOK_AGAIN)).await,
+                Self::System(runtime) => sleep_on(runtime, left.min(look_again)).await,
                 Self::Tokio(_) => tokio::time::sleep(left).await,
                 #[cfg(feature = "testing")]
                 Self::Manual(manual) => manual.reached(deadline).await,

@@ -70,6 +70,13 @@ pub(crate) struct Keeping {
     pub(crate) longest: Option<Duration>,
 }
 
+impl Keeping {
+    /// What is in force. A limit alone, as a client may have it for all its kept locks, keeps nothing.
+    pub(crate) fn in_force(self) -> Self {
+        if self.alive { self } else { Self::default() }
+    }
+}
+
 /// The restart guard: the longest TTL that anybody uses on the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Guard {

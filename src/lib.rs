@@ -55,7 +55,7 @@
 //!
 //! Take ten times the longest that the work normally lasts, and at least fifty times the round trip of the nodes that complete a majority. For
 //! work of unknown length take some seconds and let the lock be kept alive (`LockRequest::keep_alive`, `Redlock::with_lock`): it is
-//! extended at a third of the TTL, so two extensions may fail before it is lost. A
+//! extended at a third of the TTL, and where that fails tried again some twenty times before it is lost. A
 //! request may ask for less than the client's TTL; for more, raise `RedlockBuilder::max_ttl`.
 //!
 //! # Cancellation and shutdown
@@ -81,7 +81,7 @@
 //! # Longer documents
 //!
 //! In the source: `docs/design.md` (how it is built, and why), `docs/safety.md` (what holds under which assumption, and which test shows it),
-//! `docs/operations.md` (nodes, restarts, access rules, metrics), `docs/testing.md` (how that is shown), `docs/fencing.md` (fencing tokens,
+//! `docs/waiting.md` (waiting in line), `docs/operations.md` (nodes, restarts, access rules, metrics), `docs/testing.md` (how that is shown), `docs/fencing.md` (fencing tokens,
 //! and what a resource has to do with them), and the table of all defaults in `README.md`.
 
 #[cfg(feature = "runtime")]

@@ -53,7 +53,9 @@ mod on {
             AcquireError::TokensSpent { .. } => "tokens_spent",
             AcquireError::WaitOver { last, .. } => cause(last),
             AcquireError::Closed => "closed",
-            AcquireError::Invalid(_) | AcquireError::NoRandomness(_) => "invalid",
+            AcquireError::NoRandomness(_) => "no_randomness",
+            // Refused before it is counted.
+            AcquireError::Invalid(_) => "invalid",
         }
     }
 
@@ -75,25 +77,29 @@ mod on {
             Reply::NotSent(_) => "not_sent",
             Reply::Unknown(_) => "unknown",
         };
-        let node = node.to_string();
-        let operation = if operation == "hand over" { "hand_over" } else { operation };
+        let node = node.clone();
+        let operation = match operation {
+            "hand over" => "hand_over",
+            "extend all" => "extend_all",
+            operation => operation,
+        };
         counter!("redquorum_node_answers_total", "node" => node, "operation" => operation, "outcome" => outcome)
             .increment(1);
     }
 
     /// A node took so long to answer.
     pub(crate) fn round_trip(node: &Arc<str>, took: Duration) {
-        histogram!("redquorum_node_seconds", "node" => node.to_string()).record(took);
+        histogram!("redquorum_node_seconds", "node" => node.clone()).record(took);
     }
 
     /// A node takes calls, or takes none.
     pub(crate) fn node_up(node: &Arc<str>, up: bool) {
-        gauge!("redquorum_node_up", "node" => node.to_string()).set(if up { 1.0 } else { 0.0 });
+        gauge!("redquorum_node_up", "node" => node.clone()).set(if up { 1.0 } else { 0.0 });
     }
 
     /// A node's grants do not count for a while.
     pub(crate) fn guarded(node: &Arc<str>) {
-        counter!("redquorum_node_guarded_total", "node" => node.to_string()).increment(1);
+        counter!("redquorum_node_guarded_total", "node" => node.clone()).increment(1);
     }
 
     /// The debts of a client have changed.

@@ -221,7 +221,7 @@ impl ResumeRequest {
     async fn resume(self) -> Result<LockGuard, ResumeError> {
         let Self { redlock, parts, ttl, keeping } = self;
         let shared: Arc<Shared> = redlock.shared;
-        let keeping = if keeping.alive { keeping } else { Keeping::default() };
+        let keeping = keeping.in_force();
         let terms = shared.config.terms(shared.quorum, ttl.unwrap_or(shared.config.ttl), keeping)?;
         let (key, owner) = parts.read()?;
         let retention = shared.config.retention();

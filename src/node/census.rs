@@ -1,7 +1,7 @@
 //! What is known of all nodes of one client together: which of them are one server, whether anybody met them before,
 //! and what their grants are worth.
 //!
-//! Each node's task writes its own place; whoever counts votes reads what they are worth without a lock.
+//! Each node's task writes its own place, and which of all are one server; whoever counts votes reads what they are worth without a lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -165,12 +165,10 @@ impl Census {
 
     /// Two nodes that are one server, the earlier first.
     pub(crate) fn same_server(&self) -> Option<(NodeId, NodeId)> {
-        let places = self.lock();
-        (0..self.cells.len())
-            .find_map(|later| {
-                (0..later).find(|earlier| places.are_one(*earlier, later)).map(|earlier| (earlier, later))
-            })
-            .map(|(earlier, later)| (NodeId::new(earlier), NodeId::new(later)))
+        self.cells.iter().enumerate().find_map(|(later, cell)| match cell.same_as.load(Ordering::Acquire) {
+            NONE => None,
+            earlier => Some((NodeId::new(earlier.into()), NodeId::new(later))),
+        })
     }
 
     /// The node was asked for its marker, for the first time or again.

@@ -114,7 +114,7 @@ impl Doubt {
 
     /// Whether the node certainly carries nothing of this owner, now and later.
     pub fn is_clear(&self) -> bool {
-        !self.granted && self.here == 0 && self.elsewhere == 0
+        !self.granted && self.is_answered()
     }
 
     /// Whether the answer to a compare-and-delete, received on `connection`, leaves nothing open (rule 4).
@@ -166,8 +166,7 @@ impl Debt {
 
     /// When it ends at the latest.
     pub fn ends(&self) -> Instant {
-        let stands_until = self.doubt.stands_until;
-        if stands_until == Instant::default() { self.ends } else { self.ends.max(stands_until.after(MARGIN)) }
+        self.ends.max(self.doubt.stands_until.after(MARGIN))
     }
 
     /// What an answer to its compare-and-delete leaves of it: nothing where it settles it. Any answer says that the owner

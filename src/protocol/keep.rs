@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::time::Instant;
 use super::validity::Ttl;
 
-/// An extension is due when a third of the TTL has gone by: two may then fail before the lock is lost.
+/// An extension is due when a third of the TTL has gone by: the other two thirds are for trying again.
 pub const SHARE: u32 = 3;
 
 /// It comes up to this share of the interval earlier, at random: leases that were taken together part at once, and are

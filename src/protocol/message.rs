@@ -331,10 +331,10 @@ impl Operation {
 pub enum Reply {
     /// The node did what was asked: set, extended, raised or deleted.
     Granted,
-    /// The node did what was asked, but its grant does not count in this round.
-    Uncounted(Uncounted),
     /// The same for a fenced claim, after which the key's counter stands at this number.
     Fenced(FencingToken),
+    /// The node did what was asked, but its grant does not count in this round.
+    Uncounted(Uncounted),
     /// The key's fencing counter is at its end, or what stands in its place is none (fenced claim); nothing was changed.
     CounterSpent,
     /// The key carries somebody else's value; nothing was changed.

@@ -170,7 +170,7 @@ pub struct Waiter {
     own: Entry,
     /// The place at this node.
     score: Option<u64>,
-    /// Whether wake-ups of this node reach the client.
+    /// Whether wake-ups of this node do not reach the client.
     polls: bool,
     /// The best-placed of its client's waiters at this node, which looks for all.
     leads: bool,

@@ -42,15 +42,24 @@ pub(crate) struct Request {
 
 impl Request {
     /// A lease of this request, before its first command.
-    pub(super) fn shaped(&self, lease: Lease, shared: &Shared) -> Lease {
-        let lease = match self.keeping.longest {
-            Some(longest) => lease.held_at_most(longest),
-            None => lease,
-        };
+    pub(super) fn shaped(&self, lease: Lease, lines: Option<Lines>, shared: &Shared) -> Lease {
+        let lease = shaped(lease, lines, self.keeping);
         match self.fenced {
             Some(retention) => lease.fenced(shared.candidate(), retention),
             None => lease,
         }
+    }
+}
+
+/// A lease that knows its lines and the longest time that it may be held, before its first command.
+pub(super) fn shaped(lease: Lease, lines: Option<Lines>, keeping: Keeping) -> Lease {
+    let lease = match lines {
+        Some(lines) => lease.with_lines(lines),
+        None => lease,
+    };
+    match keeping.longest {
+        Some(longest) => lease.held_at_most(longest),
+        None => lease,
     }
 }
 
@@ -73,7 +82,7 @@ pub(crate) async fn acquire(
     };
     // The nodes that may keep a line, for a client that waits in one.
     let ranks = shared.config.in_line.then(|| ranks(shared, &request.key));
-    let lines = ranks.map(|ranks| ranks.lines(shared.wakeups.client(), shared.quorum));
+    let lines = ranks.map(|ranks| lines(shared, &ranks));
     let (least, most) = shared.config.retry;
     let mut backoff = Backoff::new(least, most);
     let mut asking = Asking::Set;
@@ -142,6 +151,11 @@ pub(crate) fn ranks(shared: &Shared, key: &Key) -> Ranks {
     line::rank(key.as_bytes(), &names, shared.quorum)
 }
 
+/// What a lease of this client has to know of them.
+pub(super) fn lines(shared: &Shared, ranks: &Ranks) -> Lines {
+    ranks.lines(shared.wakeups.client(), shared.quorum)
+}
+
 fn wait_over(
     shared: &Shared,
     request: &Request,
@@ -188,11 +202,7 @@ async fn attempt(
     let owner = new_owner()?;
     let key = request.key.clone();
     let lease = Lease::acquire(request.terms, key, owner, asking, shared.clock.now());
-    let lease = request.shaped(lease, shared);
-    let lease = match lines {
-        Some(lines) => lease.with_lines(lines),
-        None => lease,
-    };
+    let lease = request.shaped(lease, lines, shared);
     let mut driver = Driver::start(lease, shared.clone());
     let event = driver.event().await;
     // No lock is born on a client that closes. And without the client's tasks, which end with its runtime, waiting would

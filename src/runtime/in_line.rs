@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rand::random;
 
-use super::acquire::{Failed, Request, explain, is_final, new_owner};
+use super::acquire::{self, Failed, Request, explain, is_final, new_owner};
 use super::driver::Driver;
 use crate::error::AcquireError;
 use crate::meter;
@@ -70,7 +70,7 @@ pub(super) async fn wait(
     let mut in_line = InLine {
         shared,
         request,
-        lines: ranks.lines(client, shared.quorum),
+        lines: acquire::lines(shared, ranks),
         waiter: Waiter::new(request.key.clone(), *ranks, habits, random()),
         mailbox: Mailbox::new(),
         registered: None,
@@ -107,7 +107,6 @@ pub(super) async fn wait(
             }
             Some(Event::Unable(reply)) => {
                 tracing::debug!(key = %request.key, ?reply, "no line to stand in, polling");
-                in_line.settle()?;
                 return Ok(Ended::Unable(reply));
             }
             None => {}
@@ -239,7 +238,7 @@ impl InLine<'_> {
         let (owner, node) = (self.waiter.owner(), self.waiter.node());
         let (key, terms) = (self.request.key.clone(), self.request.terms);
         let lease = Lease::acquire(terms, key, owner, Asking::Claim, self.now());
-        let lease = self.request.shaped(lease, self.shared).with_lines(self.lines).voted_by(
+        let lease = self.request.shaped(lease, Some(self.lines), self.shared).voted_by(
             node,
             self.waiter.doubt(),
             patient,

@@ -51,11 +51,7 @@ pub(crate) async fn run(
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
-            answers = std::future::poll_fn(|cx| mailbox.poll_take(cx)) => {
-                for answer in answers {
-                    ledger.handle_reply(DebtId(answer.call), answer.connection, &answer.reply, clock.now());
-                }
-            }
+            () = std::future::poll_fn(|cx| mailbox.poll_any(cx)) => {}
             notice = notices.recv() => match notice {
                 Some(notice) => {
                     take(&mut ledger, &wakeups, notice, clock.now());

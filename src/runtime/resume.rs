@@ -40,25 +40,15 @@ pub(crate) async fn resume(
     let Request { key, owner, terms, keeping, carry } = request;
     let name = key.to_string();
     let Some(before) = parts.deadline(shared) else { return Err(ResumeError::NotPortable { key: name }) };
-    let lines = shared
-        .config
-        .in_line
-        .then(|| acquire::ranks(shared, &key).lines(shared.wakeups.client(), shared.quorum));
+    let lines = shared.config.in_line.then(|| acquire::lines(shared, &acquire::ranks(shared, &key)));
     let now = shared.clock.now();
     if now >= before {
         return Err(ResumeError::Expired { key: name });
     }
     let lease = Lease::resume(terms, key, owner, parts.longest(), before, now);
-    let lease = match lines {
-        Some(lines) => lease.with_lines(lines),
-        None => lease,
-    };
+    let lease = acquire::shaped(lease, lines, keeping);
     let lease = match carry {
         Some(carry) => lease.carrying(carry),
-        None => lease,
-    };
-    let lease = match keeping.longest {
-        Some(longest) => lease.held_at_most(longest),
         None => lease,
     };
     let mut driver = Driver::start(lease, shared.clone());

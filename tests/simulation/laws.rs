@@ -253,7 +253,7 @@ pub fn silent_before_release(now: Instant, valid_until: Option<Instant>) -> Find
     require(valid_until.is_none_or(|until| until <= now), || "released while its holder may act".into())
 }
 
-/// Section 9: a healed world lets all in.
+/// Section 4: a healed world lets all in.
 pub fn progress(world: &World) -> Finding {
     let waiting = world.tasks.iter().filter(|task| !task.is_done()).count();
     require(waiting == 0, || format!("{waiting} tasks still wait"))

@@ -118,10 +118,17 @@ pub(super) fn form(operation: &Operation, abilities: Abilities) -> Form {
 pub(super) fn encode(operation: &Operation, form: Form, prefix: &[u8]) -> Cmd {
     let key = operation.key().as_bytes();
     let owner = operation.owner().map(Owner::to_hex).unwrap_or_default();
-    // One allocation for the bytes: the arguments and some 16 bytes of framing each.
+    // One allocation for the bytes, mostly: the arguments and some 16 bytes of framing each; and for helper keys their names.
     let keys = operation.keys();
-    let fenced = matches!(operation, Operation::Claim { fence: Some(_), .. });
-    let (more, longer) = if fenced { (2, key.len() + prefix.len() + 100) } else { (0, 0) };
+    let helper = key.len() + prefix.len() + 50;
+    let (more, longer) = match operation {
+        Operation::Claim { fence: Some(_), .. } | Operation::Extend { carry: Some(_), .. } => {
+            (2, helper + 50)
+        }
+        Operation::HandOver { .. } => (2, 3 * helper),
+        Operation::Queue { .. } => (6, 3 * helper + 100),
+        _ => (0, 0),
+    };
     let mut cmd = Cmd::with_capacity(5 + 3 * keys + more, keys * (key.len() + 200) + longer);
     match form {
         Form::Set | Form::SetGet => {
@@ -372,7 +379,7 @@ pub(super) fn decode(operation: &Operation, form: Form, value: &Value) -> Reply 
         (Form::Set, Value::Nil) => Reply::Held(Holder::UNNAMED),
         (Form::SetGet, Value::BulkString(found)) => match HolderValue::read(found) {
             // One's own value: this owner is sent in one set per node only, so that very set made it. (Two addresses of
-            // one server, which would make this untrue, are refused by the server's run id.)
+            // one server would make this untrue: the later of them has no vote.)
             HolderValue::Owner(found) if Some(found) == operation.owner() => Reply::Granted,
             value => Reply::Held(Holder { value, remaining: None }),
         },

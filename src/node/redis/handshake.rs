@@ -240,7 +240,7 @@ async fn greet(connection: &MultiplexedConnection, settings: &Settings, clock: &
         load
     }));
     let answers = join_all(commands.iter().map(|command| ask(connection.clone(), command)));
-    let look = facts::look(connection, clock, settings.marker_prefix(), true);
+    let look = facts::look(connection, clock, settings.marker_prefix().map(|prefix| &**prefix), true);
     let (answers, look) = join(answers, look).await;
     if let Some(Err(error)) = answers.into_iter().next()
         && !is_forbidden(&error)

@@ -73,8 +73,8 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// What stands before the marker's name, for a client that needs it: to rank the nodes, or to date their memory.
-    fn marker_prefix(&self) -> Option<&[u8]> {
-        (self.in_line || self.guard.is_some()).then_some(&*self.prefix)
+    fn marker_prefix(&self) -> Option<&Arc<[u8]>> {
+        (self.in_line || self.guard.is_some()).then_some(&self.prefix)
     }
 }
 

@@ -13,7 +13,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -376,10 +375,10 @@ impl<'a> Session<'a> {
         if self.look.is_some() {
             return;
         }
-        let (connection, clock) = (self.link.connection.clone(), self.clock.clone());
         if self.next_look <= now {
             (self.last_look, self.next_look) = (now, now + LOOK_EVERY);
-            let prefix = self.settings.marker_prefix().map(Arc::<[u8]>::from);
+            let (connection, clock) = (self.link.connection.clone(), self.clock.clone());
+            let prefix = self.settings.marker_prefix().cloned();
             let look = async move { facts::look(&connection, &clock, prefix.as_deref(), false).await };
             self.look = Some(Box::pin(look));
         } else if self.health.is_unmarked() && self.next_mark <= now {
@@ -389,6 +388,7 @@ impl<'a> Session<'a> {
                 Adoption::Renew => Duration::ZERO,
                 Adoption::Undecided => return,
             };
+            let (connection, clock) = (self.link.connection.clone(), self.clock.clone());
             let prefix = self.settings.prefix.clone();
             self.look = Some(Box::pin(async move { facts::mark(&connection, &clock, &prefix, age).await }));
         }
