@@ -23,6 +23,8 @@ if step "server" scripts/servers.sh default; then
     REDQUORUM_REDIS_SERVER=$(scripts/servers.sh default)
     export REDQUORUM_REDIS_SERVER
 fi
+# Tests of a wrong wall clock find it by themselves.
+step "libfaketime" scripts/faketime.sh
 step "format" cargo fmt --check
 step "clippy" cargo clippy --all-targets --all-features -- -D warnings
 # The layer below all others stands alone: it must not need what the features bring.

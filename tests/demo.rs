@@ -4,9 +4,9 @@
 
 mod common;
 
-use std::process::{Command, Output};
+use std::process::Output;
 
-use common::Cluster;
+use common::{Cluster, example};
 
 const ACTS: [&str; 6] = [
     "1. Nobody else wants it",
@@ -18,23 +18,7 @@ const ACTS: [&str; 6] = [
 ];
 
 fn demo(nodes: &str) -> Output {
-    // Cargo names the programs of examples to no test, so it is asked to run it. The same features as here, so that
-    // nothing is built twice.
-    let features = if cfg!(feature = "tls") { "testing,tls" } else { "testing" };
-    let mut cargo = Command::new(env!("CARGO"));
-    // What cargo tells this test about its package would look to build scripts like a change, and have them run anew.
-    for (name, _) in std::env::vars_os() {
-        let told = name.to_string_lossy();
-        if told.starts_with("CARGO_PKG_") || told.starts_with("CARGO_MANIFEST_") {
-            cargo.env_remove(&name);
-        }
-    }
-    cargo
-        .args(["run", "--quiet", "--features", features, "--example", "demo"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env("NODES", nodes)
-        .output()
-        .expect("cargo runs")
+    example("demo").env("NODES", nodes).output().expect("cargo runs")
 }
 
 #[track_caller]

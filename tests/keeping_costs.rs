@@ -99,7 +99,7 @@ async fn keep(locks: u64, ttl: Duration, beside: u64) {
 /// Thousands of kept locks: none is lost in three TTLs, their memory does not grow, and extensions share their requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kept_locks_cost_little() {
-    keep(if cfg!(debug_assertions) { 4_000 } else { 10_000 }, Duration::from_secs(4), 8 << 20).await;
+    keep(if cfg!(debug_assertions) { 2_000 } else { 10_000 }, Duration::from_secs(6), 8 << 20).await;
 }
 
 /// The same, 20 000 locks and TTLs of 10 s, and each takes a kilobyte at most, all buffers included.

@@ -125,7 +125,8 @@ async fn keys_of_any_bytes_make_the_round_trip() {
             guard.release().await.unwrap_or_else(|error| panic!("{name}: {error}"));
             eventually(SOON, "the key is gone", || there() == 0).await;
         }
-        assert_eq!(keys_left(cluster), 0);
+        // A node that hung behind may have seen neither the claim nor the release when it was last looked at.
+        eventually(SOON, "nothing left", || keys_left(cluster) == 0).await;
     }
 }
 
