@@ -13,7 +13,8 @@ test-matrix: ## Run the tests against each supported server version
 	@scripts/test-matrix.sh
 
 .PHONY: soak
-soak: ## Measure the promised figures in full size, on a quiet machine
+soak: ## Torture for an hour, then the promised figures in full size, on a quiet machine
+	cargo test --release --all-features --test torture -- --ignored long_storm --nocapture
 	cargo test --release --all-features --test figures --test latency --test memory --test turns \
 		--test keeping --test keeping_costs --test fencing_cost --test wall_clock -- --ignored --nocapture --test-threads 1
 

@@ -15,7 +15,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clients::{SLACK, SOON, acquired, all_vote, builder, ms};
-use common::{Cluster, Server, eventually};
+use common::{Cluster, Server, eventually, faketime};
 use redquorum::{AcquireError, IntoNode, Lost, Redlock};
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::{ClockId, clock_gettime};
@@ -25,20 +25,6 @@ const YEAR: i64 = 365 * 24 * HOUR;
 
 /// Long enough that a busy machine keeps it alive, short enough to see it end.
 const TTL: Duration = Duration::from_secs(2);
-
-/// The library that moves a process's clock, where it is installed.
-fn faketime() -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os("REDQUORUM_FAKETIME") {
-        return Some(path.into());
-    }
-    let libraries = ["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(Path::new);
-    let inside = libraries.iter().filter_map(|library| library.read_dir().ok()).flatten().flatten();
-    let folders = inside.map(|entry| entry.path()).chain(libraries.map(Path::to_owned));
-    let candidates = folders.flat_map(|folder| {
-        ["faketime/libfaketimeMT.so.1", "libfaketimeMT.so.1"].map(|name| folder.join(name))
-    });
-    candidates.into_iter().find(|candidate| candidate.is_file())
-}
 
 /// This program again, as the child that the test `role` needs, with its clock in a file where it has a library for it.
 fn child(role: &str, nodes: &[String], folder: &Path, library: Option<&Path>, seconds: i64) -> Child {

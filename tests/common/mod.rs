@@ -16,6 +16,7 @@ mod replies;
 mod server;
 mod tls;
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -58,4 +59,18 @@ pub fn example(name: &str) -> Command {
     cargo.args(["run", "--quiet", "--features", FEATURES, "--example", name]);
     cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
     cargo
+}
+
+/// The library that moves a process's clock, where it is installed.
+pub fn faketime() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("REDQUORUM_FAKETIME") {
+        return Some(path.into());
+    }
+    let libraries = ["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(Path::new);
+    let inside = libraries.iter().filter_map(|library| library.read_dir().ok()).flatten().flatten();
+    let folders = inside.map(|entry| entry.path()).chain(libraries.map(Path::to_owned));
+    let candidates = folders.flat_map(|folder| {
+        ["faketime/libfaketimeMT.so.1", "libfaketimeMT.so.1"].map(|name| folder.join(name))
+    });
+    candidates.into_iter().find(|candidate| candidate.is_file())
 }

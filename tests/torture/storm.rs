@@ -1,0 +1,366 @@
+//! The storm: servers, clients and the faults between them, drawn from a seed.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::seq::{IndexedRandom, SliceRandom};
+use rand::{RngExt, SeedableRng};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::checker::Lives;
+use super::common::{Cluster, Mode, Proxy, Server};
+use super::history::{Fault, Kind, Nanos, Target, now};
+use super::{TTL, faketime, ms};
+
+pub const NODES: usize = 5;
+pub const CLIENTS: usize = 4;
+
+/// Wall clocks differ by less than the guard even between two that were stepped: more is no part of what tokens promise
+/// where nodes forget.
+const STEP: i64 = 800;
+
+/// What is left when it is over.
+pub struct Aftermath {
+    pub faults: Vec<Fault>,
+    pub lives: Lives,
+    pub from: Nanos,
+    pub to: Nanos,
+    /// Lock keys on the servers after everybody closed.
+    pub leftovers: Vec<String>,
+    /// Clients that ended with an error or a panic.
+    pub failed: Vec<String>,
+    /// Bytes in memory of the client that is never killed, second by second.
+    pub memory: Vec<u64>,
+}
+
+/// Which faults there are: the places that are free, and the shortest and longest time of one.
+struct Storm {
+    cluster: Cluster,
+    /// One row of proxies for every second client: two clients may see the same node differently.
+    proxies: [Vec<Proxy>; 2],
+    folder: PathBuf,
+    clients: Vec<Client>,
+    ended: Vec<(usize, u32, Nanos, Nanos)>,
+    failed: Vec<String>,
+    faults: Vec<Fault>,
+    random: StdRng,
+}
+
+struct Client {
+    child: Child,
+    born: Nanos,
+}
+
+/// Lets it blow for so long.
+pub fn blow(length: Duration, seed: u64, folder: &Path) -> Aftermath {
+    let mut storm = Storm::new(folder, seed);
+    storm.wait_for_age();
+    for place in 0..CLIENTS {
+        storm.start(place);
+    }
+    let memory = watch_memory(storm.clients[0].child.id());
+    let from = now();
+    let until = Instant::now() + length;
+    // Some calm at the beginning, and now and then: order in line is promised there.
+    thread::sleep(ms(7_500));
+    while Instant::now() < until {
+        let hit = storm.squall();
+        let calm = match storm.random.random_range(0..30) {
+            0 => 8_000,
+            // How long it takes until somebody gets in again is seen where nothing else comes in between.
+            _ if hit > NODES / 2 => 2_500,
+            _ => storm.random.random_range(50..600),
+        };
+        thread::sleep(ms(calm).min(until.saturating_duration_since(Instant::now())));
+    }
+    storm.end(from, memory)
+}
+
+impl Storm {
+    fn new(folder: &Path, seed: u64) -> Self {
+        // Two that keep what they know across a crash, three that do not.
+        let cluster = Cluster::start_with(NODES, |node| {
+            let server = Server::builder().args(["--dbfilename", "blocked"]);
+            if node < 2 { server.aof() } else { server }
+        });
+        let proxies = [cluster.proxies(), cluster.proxies()];
+        let random = StdRng::seed_from_u64(seed);
+        let (clients, ended, failed, faults) = Default::default();
+        Self { cluster, proxies, folder: folder.to_owned(), clients, ended, failed, faults, random }
+    }
+
+    /// With the restart guard on, servers vote once they are older than the longest TTL.
+    fn wait_for_age(&self) {
+        let age = |server: &Server| server.info("server", "uptime_in_seconds")?.parse::<u64>().ok();
+        while !self.cluster.iter().all(|server| age(server).is_some_and(|age| age > TTL.as_secs())) {
+            thread::sleep(ms(50));
+        }
+    }
+
+    /// Starts a client in its place, for the first time or again.
+    fn start(&mut self, place: usize) {
+        let urls: Vec<_> = self.proxies[place % 2].iter().map(Proxy::url).collect();
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", "client", "--ignored", "--nocapture"]).stdout(Stdio::null());
+        command.env("REDQUORUM_CHILD_NODES", urls.join(",")).env("REDQUORUM_CHILD_FOLDER", &self.folder);
+        let errors =
+            File::options().append(true).create(true).open(self.folder.join("errors")).expect("a file");
+        command.stderr(errors);
+        if let Some(library) = faketime() {
+            let clock = self.clock(place);
+            fs::write(&clock, "+0\n").expect("a file for the clock");
+            command
+                .env("LD_PRELOAD", library)
+                .env("FAKETIME_TIMESTAMP_FILE", clock)
+                .env("FAKETIME_NO_CACHE", "1");
+            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
+        }
+        let client = Client { child: command.spawn().expect("a client"), born: now() };
+        if place < self.clients.len() {
+            self.clients[place] = client;
+        } else {
+            self.clients.push(client);
+        }
+    }
+
+    fn clock(&self, place: usize) -> PathBuf {
+        self.folder.join(format!("clock{place}"))
+    }
+
+    /// One to some faults at a time, and their end; returns how many.
+    fn squall(&mut self) -> usize {
+        let kinds: Vec<Kind> = Kind::ALL
+            .iter()
+            .copied()
+            .filter(|kind| *kind != Kind::SteppedClock || faketime().is_some())
+            .collect();
+        let kind = *kinds.choose(&mut self.random).expect("some kind");
+        let mut places: Vec<usize> = (0..NODES).collect();
+        places.shuffle(&mut self.random);
+        // Mostly a minority; now and then a majority, after which it has to go on at once.
+        let many = match self.random.random_range(0..10) {
+            0..6 => 1,
+            6..9 => 2,
+            _ => self.random.random_range(NODES / 2 + 1..=NODES),
+        };
+        let length = ms(self.random.random_range(50..1_500));
+        let hit = match kind {
+            Kind::Paused => vec![Target::Client(self.random.random_range(0..CLIENTS))],
+            // The first is never killed: its memory is watched.
+            Kind::Killed => vec![Target::Client(self.random.random_range(1..CLIENTS))],
+            Kind::SteppedClock => vec![Target::Client(self.random.random_range(0..CLIENTS))],
+            _ => places[..many].iter().map(|node| Target::Node(*node)).collect(),
+        };
+        let begun: Vec<(Target, Nanos)> = hit
+            .into_iter()
+            .map(|target| {
+                let from = now();
+                self.begin(kind, target);
+                (target, from)
+            })
+            .collect();
+        if !matches!(
+            kind,
+            Kind::Wiped | Kind::Reset | Kind::FlushedScripts | Kind::Killed | Kind::SteppedClock
+        ) {
+            // A paused client is left to sleep beyond its validity now and then.
+            thread::sleep(if kind == Kind::Paused { 2 * length } else { length });
+        }
+        let many = begun.len();
+        for (target, from) in begun {
+            self.finish(kind, target);
+            self.faults.push(Fault { kind, target, from, to: now() });
+        }
+        many
+    }
+
+    /// Both rows of proxies of a node, or one of them: what one half of the clients sees.
+    fn links(&mut self, node: usize) -> Vec<&Proxy> {
+        let rows: &[usize] = [&[0, 1][..], &[0], &[1]][self.random.random_range(0..3)];
+        rows.iter().map(|row| &self.proxies[*row][node]).collect()
+    }
+
+    fn begin(&mut self, kind: Kind, target: Target) {
+        match target {
+            Target::Client(place) => self.begin_client(kind, place),
+            Target::Node(node) => self.begin_node(kind, node),
+        }
+    }
+
+    fn begin_client(&mut self, kind: Kind, place: usize) {
+        match kind {
+            Kind::Paused => signal(&self.clients[place].child, Signal::STOP),
+            Kind::Killed => {
+                let client = &mut self.clients[place];
+                client.child.kill().expect("a client is killed");
+                client.child.wait().expect("a client has ended");
+                self.ended.push((place, client.child.id(), client.born, now()));
+                self.start(place);
+            }
+            _ => {
+                let step = self.random.random_range(-STEP..=STEP) as f64 / 1_000.0;
+                let (clock, next) = (self.clock(place), self.folder.join("next-clock"));
+                fs::write(&next, format!("{step:+.3}\n")).expect("a file for the clock");
+                fs::rename(next, clock).expect("a file for the clock");
+            }
+        }
+    }
+
+    fn begin_node(&mut self, kind: Kind, node: usize) {
+        let delay = ms(self.random.random_range(1..20));
+        match kind {
+            Kind::BlackHole => self.links(node).into_iter().for_each(Proxy::black_hole),
+            Kind::LostReplies => self.links(node).into_iter().for_each(|link| link.replies(Mode::Hold)),
+            Kind::Reset => self.links(node).into_iter().for_each(Proxy::reset),
+            Kind::Slow => self.links(node).into_iter().for_each(|link| link.requests(Mode::Delay(delay))),
+            _ => {}
+        }
+        let server = &self.cluster[node];
+        match kind {
+            Kind::Frozen => server.freeze(),
+            Kind::Crashed => server.kill9(),
+            Kind::Wiped => server.wipe(),
+            Kind::FullMemory => drop(server.command(&["CONFIG", "SET", "maxmemory", "1"])),
+            Kind::FailedSave => {
+                // A folder stands where the file should be.
+                fs::create_dir_all(dump(server)).expect("a folder");
+                server.command(&["CONFIG", "SET", "save", "3600 1"]);
+                drop(server.try_command(&["BGSAVE"]));
+                let failed = || {
+                    server.info("persistence", "rdb_last_bgsave_status").is_some_and(|status| status == "err")
+                };
+                for _ in 0..200 {
+                    if failed() {
+                        break;
+                    }
+                    thread::sleep(ms(5));
+                }
+            }
+            Kind::FlushedScripts => drop(server.command(&["SCRIPT", "FLUSH"])),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, kind: Kind, target: Target) {
+        match (kind, target) {
+            (Kind::Paused, Target::Client(place)) => signal(&self.clients[place].child, Signal::CONT),
+            (Kind::BlackHole | Kind::LostReplies | Kind::Slow, Target::Node(node)) => {
+                self.proxies.iter().for_each(|row| row[node].pass());
+            }
+            (Kind::Frozen, Target::Node(node)) => self.cluster[node].thaw(),
+            (Kind::Crashed, Target::Node(node)) => self.cluster[node].restart(),
+            (Kind::FullMemory, Target::Node(node)) => {
+                drop(self.cluster[node].command(&["CONFIG", "SET", "maxmemory", "0"]))
+            }
+            (Kind::FailedSave, Target::Node(node)) => {
+                self.cluster[node].command(&["CONFIG", "SET", "save", ""]);
+                // A server that starts would try to read it.
+                fs::remove_dir(dump(&self.cluster[node])).expect("the folder was there");
+            }
+            _ => {}
+        }
+    }
+
+    /// Everybody finishes and closes; then nothing may be left.
+    fn end(mut self, from: Nanos, memory: MemoryWatch) -> Aftermath {
+        let to = now();
+        thread::sleep(ms(500));
+        File::create(self.folder.join("over")).expect("a file");
+        for (place, mut client) in self.clients.drain(..).enumerate() {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let status = loop {
+                match client.child.try_wait().expect("a client") {
+                    Some(status) => break Some(status),
+                    None if Instant::now() > deadline => break None,
+                    None => thread::sleep(ms(10)),
+                }
+            };
+            match status {
+                Some(status) if status.success() => {}
+                Some(status) => self.failed.push(format!("client {place} ended with {status}")),
+                None => {
+                    let _ = client.child.kill();
+                    let _ = client.child.wait();
+                    self.failed.push(format!("client {place} did not end within a minute"));
+                }
+            }
+            self.ended.push((place, client.child.id(), client.born, now()));
+        }
+        // Those of clients that were killed end with their TTL.
+        let deadline = Instant::now() + 2 * TTL;
+        let leftovers = loop {
+            let keys = self.cluster.iter().flat_map(|server| server.keys());
+            let left: Vec<_> = keys.filter(|key| !key.contains("redquorum:")).collect();
+            if left.is_empty() || Instant::now() > deadline {
+                break left;
+            }
+            thread::sleep(ms(20));
+        };
+        let errors = fs::read_to_string(self.folder.join("errors")).unwrap_or_default();
+        self.failed.extend(errors.lines().filter(|line| line.contains("panicked")).map(str::to_owned));
+        Aftermath {
+            faults: std::mem::take(&mut self.faults),
+            lives: Lives(std::mem::take(&mut self.ended)),
+            from,
+            to,
+            leftovers,
+            failed: std::mem::take(&mut self.failed),
+            memory: memory.stop(),
+        }
+    }
+}
+
+impl Drop for Storm {
+    fn drop(&mut self) {
+        for client in &mut self.clients {
+            let _ = client.child.kill();
+            let _ = client.child.wait();
+        }
+    }
+}
+
+/// The file that a server would save to.
+fn dump(server: &Server) -> PathBuf {
+    let folder = server.command(&["CONFIG", "GET", "dir"]);
+    let folder: HashMap<String, String> = redis::from_redis_value(folder).expect("a folder");
+    Path::new(&folder["dir"]).join("blocked")
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).expect("a client is there");
+}
+
+/// Looks at a process's memory every second.
+struct MemoryWatch(Arc<AtomicBool>, Arc<Mutex<Vec<u64>>>, thread::JoinHandle<()>);
+
+fn watch_memory(process: u32) -> MemoryWatch {
+    let (over, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+    let (stop, notes) = (over.clone(), seen.clone());
+    let watching = thread::spawn(move || {
+        let resident = || {
+            let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+            Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1_024)
+        };
+        while !stop.load(Ordering::Relaxed) {
+            notes.lock().expect("a list").extend(resident());
+            thread::sleep(ms(1_000));
+        }
+    });
+    MemoryWatch(over, seen, watching)
+}
+
+impl MemoryWatch {
+    fn stop(self) -> Vec<u64> {
+        self.0.store(true, Ordering::Relaxed);
+        self.2.join().expect("no panic");
+        std::mem::take(&mut self.1.lock().expect("a list"))
+    }
+}

@@ -1,0 +1,185 @@
+//! One client process: tasks that take locks of all kinds, and write down what they see.
+
+use std::future::IntoFuture;
+use std::path::Path;
+use std::time::Duration;
+
+use redquorum::{AcquireError, LockGuard, LockRequest, Redlock};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::history::{Pen, now};
+use super::{TTL, ms};
+
+/// Runs until the storm is over, which a file says.
+pub async fn run(nodes: Vec<String>, folder: &Path) {
+    // With the restart guard: that nodes forget is part of the storm.
+    let redlock = Redlock::builder()
+        .nodes(nodes)
+        .ttl(TTL)
+        .max_ttl(TTL)
+        .reply_timeout(ms(300))
+        .connect_timeout(ms(300))
+        .lazy()
+        .build()
+        .await
+        .expect("a client");
+    let pen = Pen::new(folder);
+    let over = folder.join("over");
+    let tasks = (0..8).map(|task| {
+        let client = Client { redlock: redlock.clone(), pen: pen.clone(), task };
+        let over = over.clone();
+        tokio::spawn(async move {
+            let mut round = 0;
+            while !over.exists() {
+                client.once(round).await;
+                round += 1;
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.expect("no panic");
+    }
+    // Debts of the last moments are over after a TTL.
+    assert!(redlock.close(3 * TTL).await, "debts are open after three TTLs");
+}
+
+struct Client {
+    redlock: Redlock,
+    pen: Pen,
+    task: usize,
+}
+
+impl Client {
+    async fn once(&self, round: u64) {
+        match self.task {
+            // Plain, in line.
+            0 | 1 => {
+                if let Some(guard) = self.take("line", |lock| lock.wait(TTL)).await {
+                    self.hold(guard, between(1, 4)).await;
+                }
+                sleep(between(0, 4)).await;
+            }
+            // Each with a token.
+            2 => {
+                if let Some(guard) = self.take("fenced", |lock| lock.fenced().wait(TTL)).await {
+                    self.hold(guard, between(1, 4)).await;
+                }
+                sleep(between(0, 10)).await;
+            }
+            // Kept alive beyond its TTL.
+            3 => {
+                if let Some(guard) = self.take("kept", |lock| lock.keep_alive().wait(3 * TTL)).await {
+                    self.hold(guard, between(10, 5_000)).await;
+                }
+            }
+            // All kinds on one lock.
+            4 => {
+                let (fenced, kept) = (rand::random_bool(0.5), rand::random_bool(0.3));
+                let shape = |lock: LockRequest| {
+                    let lock = if fenced { lock.fenced() } else { lock };
+                    if kept { lock.keep_alive() } else { lock }
+                };
+                if let Some(guard) = self.take("mixed", |lock| shape(lock).wait(TTL)).await {
+                    self.hold(guard, between(1, 300)).await;
+                }
+                sleep(between(0, 30)).await;
+            }
+            // Changes its mind, at any moment.
+            5 => {
+                self.change_mind("mind").await;
+                sleep(between(5, 30)).await;
+            }
+            // A free lock each time: whether there is one is a matter of the nodes alone.
+            _ => {
+                let key = format!("free-{}-{}-{round}", std::process::id(), self.task);
+                if let Some(guard) = self.take(&key, |lock| lock.wait(TTL)).await {
+                    self.hold(guard, between(0, 3)).await;
+                }
+                sleep(between(5, 40)).await;
+            }
+        }
+    }
+
+    async fn take(&self, key: &str, shape: impl FnOnce(LockRequest) -> LockRequest) -> Option<LockGuard> {
+        let lock = shape(self.redlock.lock(key));
+        self.pen.asked(self.task, key);
+        match lock.await {
+            Ok(guard) => {
+                self.granted(&guard);
+                Some(guard)
+            }
+            Err(error) => {
+                self.pen.failed(self.task, word(&error));
+                sleep(between(1, 20)).await;
+                None
+            }
+        }
+    }
+
+    fn granted(&self, guard: &LockGuard) {
+        // The clock first: what is written is never later than what was promised.
+        let (at, left) = (now(), guard.remaining());
+        self.pen.granted(self.task, at, left, guard.fencing_token().map_or(0, |token| token.as_u64()));
+    }
+
+    /// Works under the lock, and stops once it is lost.
+    async fn hold(&self, mut guard: LockGuard, length: Duration) {
+        let (end, mut lost) = (Instant::now() + length, Box::pin(guard.lost()));
+        while Instant::now() < end {
+            let step = end.duration_since(Instant::now()).min(ms(50));
+            if timeout(step, &mut lost).await.is_ok() {
+                break;
+            }
+            let (at, left) = (now(), guard.remaining());
+            if left.is_zero() {
+                break;
+            }
+            self.pen.holds(self.task, at, left);
+        }
+        if rand::random_bool(0.05) && guard.extend(TTL).await.is_ok() {
+            let (at, left) = (now(), guard.remaining());
+            self.pen.holds(self.task, at, left);
+        }
+        self.pen.releases(self.task);
+        // Given back and waited for, given back unheard, or left lying.
+        match rand::random_range(0..10) {
+            0 => drop(guard),
+            1 => drop(timeout(ms(1), guard.release()).await),
+            _ => drop(guard.release().await),
+        }
+    }
+
+    /// Asks, and walks away a moment later: whatever the nodes granted is to be taken back.
+    async fn change_mind(&self, key: &str) {
+        let lock = self.redlock.lock(key).wait(TTL).into_future();
+        self.pen.asked(self.task, key);
+        match timeout(Duration::from_micros(rand::random_range(0..3_000)), lock).await {
+            Ok(Ok(guard)) => {
+                self.granted(&guard);
+                self.hold(guard, between(0, 3)).await;
+            }
+            Ok(Err(error)) => self.pen.failed(self.task, word(&error)),
+            Err(_) => self.pen.failed(self.task, "dropped"),
+        }
+    }
+}
+
+fn between(least: u64, most: u64) -> Duration {
+    Duration::from_micros(rand::random_range(least * 1_000..=most * 1_000))
+}
+
+fn word(error: &AcquireError) -> &'static str {
+    match error {
+        AcquireError::Held { .. } => "held",
+        AcquireError::NoQuorum { .. } => "no-quorum",
+        AcquireError::Guarded { .. } => "guarded",
+        AcquireError::ValidityExhausted { .. } => "validity-exhausted",
+        AcquireError::WaitOver { last, .. } => match **last {
+            AcquireError::Held { .. } => "waited-for-holder",
+            AcquireError::NoQuorum { .. } => "waited-for-quorum",
+            AcquireError::Guarded { .. } => "waited-for-guard",
+            _ => "waited",
+        },
+        _ => panic!("{error}"),
+    }
+}
