@@ -233,15 +233,7 @@ impl Storm {
                 fs::create_dir_all(dump(server)).expect("a folder");
                 server.command(&["CONFIG", "SET", "save", "3600 1"]);
                 drop(server.try_command(&["BGSAVE"]));
-                let failed = || {
-                    server.info("persistence", "rdb_last_bgsave_status").is_some_and(|status| status == "err")
-                };
-                for _ in 0..200 {
-                    if failed() {
-                        break;
-                    }
-                    thread::sleep(ms(5));
-                }
+                saved(server);
             }
             Kind::FlushedScripts => drop(server.command(&["SCRIPT", "FLUSH"])),
             _ => {}
@@ -261,6 +253,7 @@ impl Storm {
             }
             (Kind::FailedSave, Target::Node(node)) => {
                 self.cluster[node].command(&["CONFIG", "SET", "save", ""]);
+                saved(&self.cluster[node]);
                 // A server that starts would try to read it.
                 fs::remove_dir(dump(&self.cluster[node])).expect("the folder was there");
             }
@@ -323,6 +316,13 @@ impl Drop for Storm {
             let _ = client.child.kill();
             let _ = client.child.wait();
         }
+    }
+}
+
+/// Waits until no save is under way any more.
+fn saved(server: &Server) {
+    while server.info("persistence", "rdb_bgsave_in_progress").is_some_and(|saves| saves != "0") {
+        thread::sleep(ms(5));
     }
 }
 

@@ -35,10 +35,10 @@ use crate::protocol::restart::Standing;
 /// Calls taken in one poll before answers are read and other tasks get their turn.
 const BATCH: usize = 128;
 
-/// An idle connection is asked this often whether it is still there.
+/// A connection is asked this often whether it is still there, and in step.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 
-/// The same where the protocol does not tell of a closed connection (RESP2).
+/// An idle one where the protocol does not tell of a closed connection (RESP2).
 const PROBE_EVERY_RESP2: Duration = Duration::from_secs(1);
 
 /// Why a session ended.
@@ -79,8 +79,10 @@ enum Work {
         index: usize,
         form: Form,
     },
-    /// Only there to be answered.
-    Probe,
+    /// Only there to be answered, with this.
+    Probe {
+        token: u64,
+    },
 }
 
 /// A call about many leases that was sent as a command for each, and its answers so far.
@@ -104,6 +106,8 @@ pub(super) struct Session<'a> {
     parts: BTreeMap<u64, Parts>,
     next_parts: u64,
     last_heard: TokioInstant,
+    last_probe: TokioInstant,
+    probes: u64,
     /// A look at the server that is under way.
     look: Option<Asking>,
     last_look: TokioInstant,
@@ -143,6 +147,8 @@ impl<'a> Session<'a> {
             parts: BTreeMap::new(),
             next_parts: 0,
             last_heard: now,
+            last_probe: now,
+            probes: 0,
             look: None,
             last_look: now,
             next_look: now + LOOK_EVERY,
@@ -178,7 +184,7 @@ impl<'a> Session<'a> {
         let now = self.clock.now();
         let in_flight = self.in_flight.drain(..).filter_map(|in_flight| match in_flight.work {
             Work::Call { call, .. } => Some(call),
-            Work::Part { .. } | Work::Probe => None,
+            Work::Part { .. } | Work::Probe { .. } => None,
         });
         let in_parts = std::mem::take(&mut self.parts).into_values().map(|parts| parts.call);
         for call in in_flight.chain(in_parts) {
@@ -308,6 +314,12 @@ impl<'a> Session<'a> {
                 Ok(answer) => {
                     self.last_heard = TokioInstant::now();
                     self.desk.note_round_trip(self.last_heard.duration_since(since));
+                    if let Work::Probe { token } = work
+                        && !is_echo(&answer, token)
+                    {
+                        let trouble = "answers come to other questions, connection given up";
+                        return Poll::Ready(Ended::ConnectionLost(trouble.into()));
+                    }
                     self.answered(work, answer, cx);
                 }
                 Err(error) => {
@@ -333,7 +345,7 @@ impl<'a> Session<'a> {
         let (call, form) = match work {
             Work::Call { call, form } => (call, form),
             Work::Part { call, index, form } => return self.part_answered((call, index, form), answer, cx),
-            Work::Probe => return,
+            Work::Probe { .. } => return,
         };
         let Some(request) = call.request() else { return };
         let operation = &request.operation;
@@ -410,6 +422,26 @@ impl<'a> Session<'a> {
         }
     }
 
+    fn probe(&mut self, now: TokioInstant, cx: &mut Context<'_>) {
+        self.probes += 1;
+        self.last_probe = now;
+        let token = self.probes;
+        let mut ping = cmd("PING");
+        ping.arg(token);
+        self.start(ping, Work::Probe { token }, cx);
+    }
+
+    /// A server, or something before it, that left out a reply or gave one too many is never silent, and yet every answer is
+    /// another call's from then on. So it is asked for something that nothing else answers: now and then, and sooner where
+    /// calls take longer than their timeout although answers come.
+    fn may_be_out_of_step(&self, now: TokioInstant) -> bool {
+        let quiet = now.duration_since(self.last_probe);
+        let heard = now.duration_since(self.last_heard) < self.silence.suspect;
+        let first = self.in_flight.front().map(|first| now.duration_since(first.since));
+        let lags = heard && first.is_some_and(|age| age >= self.settings.reply_timeout);
+        quiet >= PROBE_EVERY || (lags && quiet >= self.silence.suspect)
+    }
+
     /// Looks now and then at how long the first in line has been waiting, and asks a connection that is idle.
     fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         while self.tick.as_mut().poll(cx).is_ready() {
@@ -435,10 +467,11 @@ impl<'a> Session<'a> {
                     self.suspect = true;
                     self.desk.set_suspect(true);
                 }
-                None if now.duration_since(self.last_heard) >= self.probe_every => {
-                    self.start(cmd("PING"), Work::Probe, cx);
-                }
+                None if now.duration_since(self.last_heard) >= self.probe_every => self.probe(now, cx),
                 _ => {}
+            }
+            if self.may_be_out_of_step(now) {
+                self.probe(now, cx);
             }
             self.look_if_due(now);
             let next = self.silence.suspect / 4;
@@ -447,6 +480,17 @@ impl<'a> Session<'a> {
             self.tick.as_mut().reset(self.tick_due);
         }
         Poll::Pending
+    }
+}
+
+/// Whether this may be the answer to a probe. An error says nothing: PING may be forbidden, or the server busy.
+fn is_echo(answer: &Result<Value, ServerError>, token: u64) -> bool {
+    match answer {
+        Ok(Value::BulkString(bytes)) => *bytes == token.to_string().as_bytes(),
+        // From what speaks the protocol and never heard of PING with an argument.
+        Ok(Value::SimpleString(word)) => word == "PONG",
+        Ok(_) => false,
+        Err(_) => true,
     }
 }
 
