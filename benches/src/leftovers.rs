@@ -18,9 +18,12 @@ use crate::settings::Settings;
 pub const NODES: usize = 5;
 
 /// Once everything is healthy: far more than an undo takes, far less than a TTL.
-const GRACE: Duration = Duration::from_secs(2);
+fn grace(settings: &Settings) -> Duration {
+    Duration::from_millis(if settings.quick { 700 } else { 2_000 })
+}
+
 /// For how long a node hangs: longer than a timeout of any client.
-const HANGING: Duration = Duration::from_secs(2);
+const HANGING: Duration = Duration::from_millis(1_200);
 
 /// Tries everything with one client, that is connected to four healthy nodes and the one that will hang.
 pub async fn measure<L: Locker>(
@@ -45,7 +48,7 @@ pub async fn measure<L: Locker>(
             locker.release(held).await;
         }
     }
-    all.push(leftover("a release", attempts, left(nodes, "left:released").await));
+    all.push(leftover("a release", attempts, left(nodes, "left:released", settings).await));
 
     for number in 0..attempts {
         let key = name("refused", number);
@@ -62,7 +65,7 @@ pub async fn measure<L: Locker>(
         asking.spawn(async move { once.acquire(&key).await.is_some() });
     }
     asking.join_all().await;
-    all.push(leftover("a refusal by three of five", attempts, left(nodes, "left:refused").await));
+    all.push(leftover("a refusal by three of five", attempts, left(nodes, "left:refused", settings).await));
 
     if L::DROPPABLE {
         for number in 0..attempts {
@@ -72,7 +75,7 @@ pub async fn measure<L: Locker>(
                 locker.release(held).await;
             }
         }
-        all.push(leftover("a dropped attempt", attempts, left(nodes, "left:dropped").await));
+        all.push(leftover("a dropped attempt", attempts, left(nodes, "left:dropped", settings).await));
     } else {
         all.push(leftover("a dropped attempt", 0, 0));
     }
@@ -90,15 +93,19 @@ pub async fn measure<L: Locker>(
     tokio::time::sleep(HANGING).await;
     nodes.thaw();
     cycles.join_all().await;
-    all.push(leftover("acquire and release while a node hung", attempts, left(nodes, "left:hung").await));
+    all.push(leftover(
+        "acquire and release while a node hung",
+        attempts,
+        left(nodes, "left:hung", settings).await,
+    ));
     all
 }
 
 const STRANGER: &str = "stranger";
 
 /// The keys with this in their name that are not the stranger's, once everything had time to settle.
-async fn left(nodes: &Nodes, name: &str) -> usize {
-    tokio::time::sleep(GRACE).await;
+async fn left(nodes: &Nodes, name: &str, settings: &Settings) -> usize {
+    tokio::time::sleep(grace(settings)).await;
     let asked = nodes.healthy()[..NODES - 1].iter().chain([nodes.frozen()]);
     // Values are any bytes: some clients' are no text.
     let stranger = redis::Value::BulkString(STRANGER.into());

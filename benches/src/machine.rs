@@ -24,7 +24,7 @@ pub struct Machine {
 }
 
 /// The packages whose versions matter for the figures.
-const PACKAGES: [&str; 6] = ["redquorum", "redis", "tokio", "rslock", "redlock", "distributed-lock"];
+const PACKAGES: [&str; 6] = ["redquorum", "redis", "tokio", "rslock", "redlock", "distributed-lock-redis"];
 
 impl Machine {
     /// This machine, now.

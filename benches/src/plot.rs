@@ -138,10 +138,10 @@ fn waits(run: &Run, file: &Path) -> Drawn {
     let Some(first) = contended.first() else { return Ok(root.present()?) };
     text(&root, "Waiting for one contended lock: each dot is one grant", (24, 18), 20, INK)?;
     let subtitle = format!(
-        "{} processes of {} tasks on {N} nodes, each holds for {}; medians of {} rounds, dots of the last one",
+        "{} processes of {} tasks, {N} nodes, hold {}; medians of {} rounds, dots of the last; a ring still waits at its end",
         first.processes,
         first.tasks,
-        time(first.hold as f64),
+        tick(first.hold as f64),
         run.rounds,
     );
     text(&root, &subtitle, (24, 45), 14, PALE)?;
@@ -164,8 +164,12 @@ fn waits(run: &Run, file: &Path) -> Drawn {
         let (_, area) = area.split_vertically(26);
         let frame = Frame::draw(&area, &x, &y, "time of the grant, in seconds", "wait before it")?;
         for (at, wait) in &contention.timeline {
-            let dot = Circle::new(frame.place(*at, wait * 1e3), 2, colour.mix(0.55).filled());
-            area.draw(&dot)?;
+            let place = frame.place(*at, wait * 1e3);
+            if *at < run.contention_section {
+                area.draw(&Circle::new(place, 2, colour.mix(0.55).filled()))?;
+            } else {
+                area.draw(&Circle::new(place, 4, colour))?;
+            }
         }
     }
     Ok(root.present()?)

@@ -33,8 +33,8 @@ impl Settings {
             }
         }
         let default = if quick { Self::quick() } else { Self::full() };
-        // Contenders take turns for milliseconds: the same time would show too few of them.
-        let contention = seconds.map_or(default.contention, |seconds| seconds * 3);
+        // Who is starved waits for seconds: the same time would show too few of them.
+        let contention = seconds.map_or(default.contention, |seconds| seconds * 8);
         Ok(Self { section: seconds.unwrap_or(default.section), contention, ..default })
     }
 
@@ -47,7 +47,7 @@ impl Settings {
         Self {
             section: Duration::from_millis(600),
             rounds: 5,
-            contention: Duration::from_millis(2_500),
+            contention: Duration::from_secs(5),
             quick: false,
         }
     }

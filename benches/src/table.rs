@@ -168,7 +168,7 @@ pub fn contention(contentions: &[Contention]) -> Table {
         table.push([
             contention.who.clone(),
             format!("{} × {}", contention.processes, contention.tasks),
-            time(contention.hold as f64),
+            tick(contention.hold as f64),
             count(of(|turns| turns.rate)),
             time(of(|turns| turns.gap_p50)),
             time(of(|turns| turns.gap_p99)),
