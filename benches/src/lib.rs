@@ -8,9 +8,8 @@
 //! process, on the same servers, round after round; a figure is the median over the rounds, a ratio the median of the
 //! ratios within each round. So a busy moment of the machine meets both sides.
 
-#[allow(missing_docs)]
 #[path = "../../tests/common/mod.rs"]
-pub mod common;
+mod common;
 
 pub mod bars;
 pub mod contention;

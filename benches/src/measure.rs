@@ -38,12 +38,15 @@ pub fn runtime(kind: &str) -> Runtime {
     builder.enable_all().build().expect("a runtime: threads and descriptors are left")
 }
 
+/// A section under way.
+type Running = Pin<Box<dyn Future<Output = Section>>>;
+
 /// A client in a situation, ready to be measured.
 pub struct Entrant {
     who: String,
     situation: String,
     nodes: usize,
-    run: Box<dyn Fn(usize, Duration) -> Pin<Box<dyn Future<Output = Section>>>>,
+    run: Box<dyn Fn(usize, Duration) -> Running>,
     /// It never answered, so asking again in the next round would only cost time.
     stuck: AtomicBool,
 }
@@ -51,9 +54,7 @@ pub struct Entrant {
 impl Entrant {
     /// Names a client.
     pub fn new<L: Locker>(who: &str, situation: &str, nodes: usize, locker: L) -> Self {
-        let run = move |tasks, time| -> Pin<Box<dyn Future<Output = Section>>> {
-            Box::pin(section(locker.clone(), tasks, time))
-        };
+        let run = move |tasks, time| -> Running { Box::pin(section(locker.clone(), tasks, time)) };
         let stuck = AtomicBool::new(false);
         Self { who: who.to_owned(), situation: situation.to_owned(), nodes, run: Box::new(run), stuck }
     }

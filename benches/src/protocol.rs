@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use divan::counter::ItemsCount;
 use divan::{AllocProfiler, Bencher};
 use redquorum::protocol::lease::{Asking, Event, Lease, Released, Terms};
 use redquorum::protocol::message::{ConnectionId, Key, Owner, Reply};
@@ -24,7 +23,7 @@ fn main() {
 fn acquire_and_release(bencher: Bencher<'_, '_>, nodes: usize) {
     let terms = terms(nodes);
     let key = Key::new(b"key".as_slice());
-    bencher.counter(ItemsCount::new(1_usize)).bench_local(|| {
+    bencher.bench_local(|| {
         let (started, answered) = (Instant::from_nanos(1), Instant::from_nanos(100_000));
         let owner = Owner::from_bytes(divan::black_box([7; 16]));
         let mut lease = Lease::acquire(terms, key.clone(), owner, Asking::Set, started);

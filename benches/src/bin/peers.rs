@@ -20,6 +20,9 @@ use redquorum_bench::results::{self, FLOOR, Leftover, OURS, RUNTIMES, Row, Run};
 use redquorum_bench::settings::{Settings, step};
 use redquorum_bench::{plot, table};
 
+/// Of the floor, where a node hangs or is dead: the `redis` crate's own, which `rslock` has everywhere.
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// The argument that leaves everything but contention out.
 const CONTENTION: &str = "contention";
 
@@ -93,9 +96,9 @@ fn compare(settings: &Settings) -> Result<(), String> {
 
 /// Everybody's cycle: with one task and 64 on healthy nodes, and with one task where a node hangs or is dead.
 async fn cycles(nodes: &Nodes, runtime: &str, settings: &Settings) -> Result<Vec<Row>, String> {
-    let healthy = Everybody::connect(&nodes.urls(N)).await?;
-    let hung = Everybody::connect(&nodes.urls_with_hung(N)).await?;
-    let dead = Everybody::connect(&nodes.urls_with_dead(N)).await?;
+    let healthy = Everybody::connect(&nodes.urls(N), None).await?;
+    let hung = Everybody::connect(&nodes.urls_with_hung(N), Some(RESPONSE_TIMEOUT)).await?;
+    let dead = Everybody::connect(&nodes.urls_with_dead(N), Some(RESPONSE_TIMEOUT)).await?;
     let mut rows = Vec::new();
     for tasks in [1, 64] {
         step(&format!("{runtime}, {tasks} at a time"));
@@ -121,9 +124,7 @@ struct Everybody {
 }
 
 impl Everybody {
-    async fn connect(urls: &[String]) -> Result<Self, String> {
-        // The `redis` crate's own, which also `rslock` has.
-        let response_timeout = Some(Duration::from_millis(500));
+    async fn connect(urls: &[String], response_timeout: Option<Duration>) -> Result<Self, String> {
         Ok(Self {
             floor: Floor::connect(urls, response_timeout).await.map_err(|error| error.to_string())?,
             ours: Ours::connect(urls, How::Plain).await.map_err(|error| error.to_string())?,
@@ -145,7 +146,7 @@ impl Everybody {
 }
 
 async fn left_behind(nodes: &Nodes, settings: &Settings) -> Result<Vec<Leftover>, String> {
-    let everybody = Everybody::connect(&nodes.urls_with_hung(N)).await?;
+    let everybody = Everybody::connect(&nodes.urls_with_hung(N), Some(RESPONSE_TIMEOUT)).await?;
     let Everybody { ours, rslock, redlock, distributed_lock, .. } = &everybody;
     let once = ours.used(How::Once);
     let mut all = leftovers::measure(nodes, OURS, ours, &once, settings).await;
