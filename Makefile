@@ -2,7 +2,7 @@
 
 .PHONY: help
 help: ## Show these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
 test: ## Run every check: format, lints, tests, docs, features, dependencies, compose
@@ -20,7 +20,7 @@ soak: ## Measure the promised figures in full size, on a quiet machine
 # How long each client is measured in each round; QUICK=1 only shows that everything works.
 bench_arguments = $(if $(QUICK),--quick) $(SECONDS)
 bench_run = REDQUORUM_REDIS_SERVER="$$(scripts/servers.sh default)" CARGO_TARGET_DIR=target \
-	cargo run --release --quiet --manifest-path benches/Cargo.toml
+	cargo run --release --manifest-path benches/Cargo.toml
 
 .PHONY: bench
 bench: ## Measure the library beside the bare redis crate; QUICK=1 for a short run, SECONDS=2 for a longer one
