@@ -2,7 +2,7 @@
 
 .PHONY: help
 help: ## Show these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
 test: ## Run every check: format, lints, tests, docs, features, dependencies, compose
@@ -18,12 +18,31 @@ soak: ## Torture for an hour, then the promised figures in full size, on a quiet
 	cargo test --release --all-features --test figures --test latency --test memory --test turns \
 		--test keeping --test keeping_costs --test fencing_cost --test wall_clock -- --ignored --nocapture --test-threads 1
 
-SECONDS ?= 5
+# How long each client is measured in each round; QUICK=1 only shows that everything works.
+bench_arguments = $(if $(QUICK),--quick) $(SECONDS)
+bench_run = REDQUORUM_REDIS_SERVER="$$(scripts/servers.sh default)" CARGO_TARGET_DIR=target \
+	cargo run --release --manifest-path benches/Cargo.toml
+
+.PHONY: bench
+bench: ## Measure the library beside the bare redis crate; QUICK=1 for a short run, SECONDS=2 for a longer one
+	@$(bench_run) --bin allocations
+	@$(bench_run) --bin bench -- $(bench_arguments)
+
+.PHONY: bench-peers
+bench-peers: ## Measure it beside other clients; QUICK=1 and SECONDS=2 as above
+	@$(bench_run) --features peers --bin peers -- $(bench_arguments)
 
 .PHONY: bench-contention
-bench-contention: ## Measure processes that contend for one lock, beside retrying clients
-	@REDQUORUM_REDIS_SERVER="$$(scripts/servers.sh default)" CARGO_TARGET_DIR=target \
-		cargo run --release --quiet --manifest-path benches/peers/Cargo.toml --bin contention -- $(SECONDS)
+bench-contention: ## Measure only processes that contend for one lock, beside retrying clients
+	@$(bench_run) --features peers --bin peers -- contention $(bench_arguments)
+
+.PHONY: bench-protocol
+bench-protocol: ## Measure the protocol alone, without servers
+	@CARGO_TARGET_DIR=target cargo bench --quiet --manifest-path benches/Cargo.toml --bench protocol
+
+.PHONY: bench-docs
+bench-docs: bench bench-peers ## Measure everything, and refresh docs/benchmarks.md and its plots
+	@$(bench_run) --bin report
 
 .PHONY: compose-test
 compose-test: ## Bring the five nodes of docker-compose.yml up, check them, take them down

@@ -25,8 +25,12 @@ if step "server" scripts/servers.sh default; then
 fi
 # Tests of a wrong wall clock find it by themselves.
 step "libfaketime" scripts/faketime.sh
+# The measurements are a package of their own, which nothing else here would build.
+benches=(--manifest-path benches/Cargo.toml)
 step "format" cargo fmt --check
+step "format benches" cargo fmt --check "${benches[@]}"
 step "clippy" cargo clippy --all-targets --all-features -- -D warnings
+step "clippy benches" env CARGO_TARGET_DIR=target cargo clippy --locked "${benches[@]}" --all-targets --all-features -- -D warnings
 # The layer below all others stands alone: it must not need what the features bring.
 step "protocol alone" cargo test --no-default-features --lib --test exhaustive --test simulation
 step "tests" cargo test --all-features --no-fail-fast
