@@ -208,8 +208,12 @@ async fn parts_travel_as_text() {
             true => assert!(matches!(resumed, Err(ResumeError::NotPortable { .. })), "{resumed:?}"),
         }
         text["owner"] = "nonsense".into();
-        let parts: LockParts = serde_json::from_value(text).unwrap();
+        let parts: LockParts = serde_json::from_value(text.clone()).unwrap();
         let refused = there.resume(parts).await;
         assert!(matches!(refused, Err(ResumeError::Invalid(InvalidRequest::MalformedParts))), "{refused:?}");
+        text["key"] = serde_json::json!([]);
+        let parts: LockParts = serde_json::from_value(text.clone()).unwrap();
+        let refused = there.resume(parts).await;
+        assert!(matches!(refused, Err(ResumeError::Invalid(InvalidRequest::EmptyKey))), "{refused:?}");
     }
 }
