@@ -149,13 +149,16 @@ impl LockGuard {
             Hold::Own { driver, .. } => {
                 driver.take_answers();
                 driver.mutate(|lease, clock| lease.extend(ttl, clock.now()));
-                driver.event().await
+                Some(driver.event().await)
             }
-            // A keeper is missing only where the client's runtime has ended, and then no node can be asked either.
-            Hold::Kept(held) => {
-                held.extend(ttl).await.unwrap_or(Event::NotExtended(NotExtended::Unconfirmed))
-            }
+            Hold::Kept(held) => held.extend(ttl).await,
         };
+        // A keeper is missing where the client was closed, which ended its locks; and where the client's runtime has ended:
+        // then no node can be asked, and the validity is what it was.
+        let event = event.unwrap_or_else(|| match self.lost_now() {
+            Some(_) => Event::NotExtended(NotExtended::Expired),
+            None => Event::NotExtended(NotExtended::Unconfirmed),
+        });
         let key = self.key.to_string();
         match event {
             Event::NotExtended(NotExtended::Unconfirmed) => {

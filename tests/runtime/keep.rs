@@ -401,7 +401,9 @@ async fn closing_keeps_tells_and_releases() {
     assert!(!guard.is_valid());
     sleep(TICK).await;
     assert_eq!(holders(&cluster), 0);
-    assert!(guard.extend(TTL).await.is_err());
+    // It is over, and says so: trying again would be in vain.
+    let refused = guard.extend(TTL).await.unwrap_err();
+    assert!(matches!(refused, ExtendError::Expired { .. }), "{refused}");
     assert!(guard.release().await.is_err());
     nothing_is_sent(&cluster, "closed").await;
 }
