@@ -55,13 +55,13 @@ impl LockGuard {
     }
 
     /// The driver of the lease, which the guard's watchers take for over where it was kept. `None` never happens: a guard has
-    /// its lease until it is dissolved.
-    pub(crate) async fn dissolve(self) -> Option<(Driver, Arc<Shared>, Option<Counted>)> {
+    /// its lease until it is dissolved. The parts are in this order so that the driver is dropped first, as ever.
+    pub(crate) async fn dissolve(self) -> Option<(Option<Counted>, Arc<Shared>, Driver)> {
         let (driver, lease) = match self.hold {
             Hold::Own { driver, lease } => (driver, Some(lease)),
             Hold::Kept(held) => held.take_back().await?,
         };
-        Some((driver, self.shared, lease))
+        Some((lease, self.shared, driver))
     }
 
     fn owner(&self) -> Option<Owner> {
@@ -189,7 +189,7 @@ impl LockGuard {
     /// Dropping the future changes nothing: the release has been handed to the nodes.
     pub async fn release(self) -> Result<(), ReleaseError> {
         let key = self.key.clone();
-        let Some((mut driver, shared, _lease)) = self.dissolve().await else { return Ok(()) };
+        let Some((_lease, shared, mut driver)) = self.dissolve().await else { return Ok(()) };
         driver.take_answers();
         driver.mutate(|lease, clock| lease.release(clock.now()));
         let Event::Released(released) = driver.event().await else { return Ok(()) };

@@ -131,7 +131,7 @@ impl LockParts {
         if self.token.is_some_and(|token| token >= END) {
             return Err(InvalidRequest::MalformedParts);
         }
-        Ok((Key::new(self.key.as_slice()), owner))
+        Ok((key, owner))
     }
 }
 
@@ -163,7 +163,7 @@ impl LockGuard {
         if let Some(lost) = self.lost_now() {
             return Err(lost);
         }
-        let (mut driver, shared, _lease) = self.dissolve().await.ok_or(crate::Lost::Released)?;
+        let (_lease, shared, mut driver) = self.dissolve().await.ok_or(crate::Lost::Released)?;
         let timeout = shared.config.reply_timeout(shared.config.ttl);
         driver.answered_by(shared.clock.now().after(timeout)).await;
         let parts = LockParts::of(driver.lease(), &shared).ok_or(crate::Lost::Expired)?;
