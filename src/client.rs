@@ -242,7 +242,8 @@ impl LockRequest {
 
     /// Does not keep the lock alive, where the client does so with all others.
     pub fn without_keep_alive(mut self) -> Self {
-        self.keeping = Keeping::default();
+        // A maximum hold stays, for whoever keeps it alive after all, as work under a lock does.
+        self.keeping.alive = false;
         self
     }
 

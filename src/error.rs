@@ -197,6 +197,14 @@ pub enum InvalidRequest {
     /// The parts of a lock are none that this library made.
     #[error("these are no parts of a lock")]
     MalformedParts,
+    /// The parts of a lock are another client's, whose helper keys have other names.
+    #[error("these parts are of a lock with the prefix \"{theirs}\", and this client has \"{ours}\"")]
+    OtherPrefix {
+        /// The prefix of the client that took the lock apart.
+        theirs: String,
+        /// The prefix of this one.
+        ours: String,
+    },
     /// The minimum validity can never be reached.
     #[error(
         "the minimum validity {min_validity:?} is more than a TTL of {ttl:?} leaves after drift ({most:?})"

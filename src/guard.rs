@@ -55,13 +55,13 @@ impl LockGuard {
     }
 
     /// The driver of the lease, which the guard's watchers take for over where it was kept. `None` never happens: a guard has
-    /// its lease until it is dissolved.
-    pub(crate) async fn dissolve(self) -> Option<(Driver, Arc<Shared>, Option<Counted>)> {
+    /// its lease until it is dissolved. The parts are in this order so that the driver is dropped first, as ever.
+    pub(crate) async fn dissolve(self) -> Option<(Option<Counted>, Arc<Shared>, Driver)> {
         let (driver, lease) = match self.hold {
             Hold::Own { driver, lease } => (driver, Some(lease)),
             Hold::Kept(held) => held.take_back().await?,
         };
-        Some((driver, self.shared, lease))
+        Some((lease, self.shared, driver))
     }
 
     fn owner(&self) -> Option<Owner> {
@@ -149,13 +149,16 @@ impl LockGuard {
             Hold::Own { driver, .. } => {
                 driver.take_answers();
                 driver.mutate(|lease, clock| lease.extend(ttl, clock.now()));
-                driver.event().await
+                Some(driver.event().await)
             }
-            // A keeper is missing only where the client's runtime has ended, and then no node can be asked either.
-            Hold::Kept(held) => {
-                held.extend(ttl).await.unwrap_or(Event::NotExtended(NotExtended::Unconfirmed))
-            }
+            Hold::Kept(held) => held.extend(ttl).await,
         };
+        // A keeper is missing where the client was closed, which ended its locks; and where the client's runtime has ended:
+        // then no node can be asked, and the validity is what it was.
+        let event = event.unwrap_or_else(|| match self.lost_now() {
+            Some(_) => Event::NotExtended(NotExtended::Expired),
+            None => Event::NotExtended(NotExtended::Unconfirmed),
+        });
         let key = self.key.to_string();
         match event {
             Event::NotExtended(NotExtended::Unconfirmed) => {
@@ -186,7 +189,7 @@ impl LockGuard {
     /// Dropping the future changes nothing: the release has been handed to the nodes.
     pub async fn release(self) -> Result<(), ReleaseError> {
         let key = self.key.clone();
-        let Some((mut driver, shared, _lease)) = self.dissolve().await else { return Ok(()) };
+        let Some((_lease, shared, mut driver)) = self.dissolve().await else { return Ok(()) };
         driver.take_answers();
         driver.mutate(|lease, clock| lease.release(clock.now()));
         let Event::Released(released) = driver.event().await else { return Ok(()) };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::Redlock;
-use crate::config::Keeping;
+use crate::config::{Config, Keeping};
 use crate::error::{InvalidRequest, ResumeError};
 use crate::guard::LockGuard;
 use crate::protocol::fencing::{Carry, END, FencingToken};
@@ -42,6 +42,8 @@ use crate::shared::Shared;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LockParts {
     key: Vec<u8>,
+    /// With which the key begins: it names the line and the counter as well.
+    prefix: Vec<u8>,
     /// 32 hex digits.
     owner: String,
     remaining: Duration,
@@ -72,6 +74,7 @@ impl LockParts {
         let until = |clock| Until { clock, nanos: validity.until().as_nanos() };
         Some(Self {
             key: lease.key().as_bytes().to_vec(),
+            prefix: shared.config.prefix.clone(),
             owner: String::from_utf8_lossy(&lease.owner().to_hex()).into_owned(),
             remaining: validity.remaining(now),
             longest: lease.longest().duration(),
@@ -115,12 +118,20 @@ impl LockParts {
         Ttl::unchecked(self.longest)
     }
 
-    fn read(&self) -> Result<(Key, Owner), InvalidRequest> {
+    /// What `config` makes of them.
+    fn read(&self, config: &Config) -> Result<(Key, Owner), InvalidRequest> {
+        let name = self.key.strip_prefix(self.prefix.as_slice()).ok_or(InvalidRequest::MalformedParts)?;
+        if self.prefix != config.prefix {
+            let [theirs, ours] =
+                [&self.prefix, &config.prefix].map(|prefix| prefix.escape_ascii().to_string());
+            return Err(InvalidRequest::OtherPrefix { theirs, ours });
+        }
+        let key = config.key(name)?;
         let owner = Owner::from_hex(self.owner.as_bytes()).ok_or(InvalidRequest::MalformedParts)?;
         if self.token.is_some_and(|token| token >= END) {
             return Err(InvalidRequest::MalformedParts);
         }
-        Ok((Key::new(self.key.as_slice()), owner))
+        Ok((key, owner))
     }
 }
 
@@ -152,7 +163,7 @@ impl LockGuard {
         if let Some(lost) = self.lost_now() {
             return Err(lost);
         }
-        let (mut driver, shared, _lease) = self.dissolve().await.ok_or(crate::Lost::Released)?;
+        let (_lease, shared, mut driver) = self.dissolve().await.ok_or(crate::Lost::Released)?;
         let timeout = shared.config.reply_timeout(shared.config.ttl);
         driver.answered_by(shared.clock.now().after(timeout)).await;
         let parts = LockParts::of(driver.lease(), &shared).ok_or(crate::Lost::Expired)?;
@@ -165,7 +176,7 @@ impl Redlock {
     /// A request to go on with a lock that was taken apart: adjust it, then `.await` it. It is held once a quorum of the
     /// nodes has confirmed, by an extension, that it still carries it.
     ///
-    /// The client must have the same nodes and the same prefix as the one that took the lock apart.
+    /// The client must have the same nodes and the same prefix as the one that took the lock apart; another prefix is refused.
     ///
     /// ```no_run
     /// # async fn example(here: redquorum::Redlock, there: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -223,7 +234,7 @@ impl ResumeRequest {
         let shared: Arc<Shared> = redlock.shared;
         let keeping = keeping.in_force();
         let terms = shared.config.terms(shared.quorum, ttl.unwrap_or(shared.config.ttl), keeping)?;
-        let (key, owner) = parts.read()?;
+        let (key, owner) = parts.read(&shared.config)?;
         let retention = shared.config.retention();
         let carry = parts.fencing_token().map(|token| Carry { token, retention });
         let request = resume::Request { key, owner, terms, keeping, carry };

@@ -108,6 +108,34 @@ async fn missing_rights_are_named() {
     }
 }
 
+/// Releasing a lock needs no right to its line: a user without the commands of sorted sets and hashes frees it at once, with
+/// others standing there; and so where something else stands in the line's place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_out_of_reach_keeps_no_lock() {
+    let cluster = Cluster::start(3);
+    user(&cluster, &["~*", "&*", "+@all", "-@sortedset", "-@hash"]);
+    let redlock = builder(urls_of_user(&cluster)).build().await.expect("nodes");
+    let others = client(cluster.urls()).await;
+    clients::all_vote(&redlock).await;
+
+    let guard = redlock.try_acquire("k").await.expect("free");
+    let waits = tokio::spawn(others.lock("k").wait(SOON).into_future());
+    let line = "{k}:redquorum:line";
+    eventually(SOON, "somebody stands in line", || cluster.iter().any(|server| server.exists(line))).await;
+    guard.release().await.expect("three nodes confirm");
+    waits.await.expect("no panic").expect("it is free").release().await.expect("handed over");
+    cluster.no_key("k", SOON).await;
+
+    for foreign in [&["SET", line, "x"][..], &["RPUSH", line, "x"], &["SET", "{k}:redquorum:lives", "x"]] {
+        cluster.iter().for_each(|server| drop(server.command(&["FLUSHALL"])));
+        cluster.iter().for_each(|server| drop(server.command(foreign)));
+        let guard = others.try_acquire("k").await.expect("free");
+        guard.release().await.unwrap_or_else(|error| panic!("{foreign:?}: {error}"));
+        cluster.no_key("k", SOON).await;
+    }
+    eventually(SOON, "nothing is owed", || redlock.open_debts() + others.open_debts() == 0).await;
+}
+
 /// Whether a server knows the command that a rule takes away.
 fn knows(server: &Server, rule: &str) -> bool {
     let Some(command) = rule.strip_prefix('-') else { return true };

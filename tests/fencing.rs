@@ -8,7 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clients::{SOON, TTL, builder, client, lock_keys, ms};
 use common::{Cluster, Proxy, Server, eventually};
-use redquorum::{AcquireError, BuildError, FencingToken, InvalidRequest, LockGuard, Outcome, Redlock};
+use redquorum::{
+    AcquireError, BuildError, ExtendError, FencingToken, InvalidRequest, LockGuard, Outcome, Redlock,
+    ResumeError,
+};
 
 const YEAR: i64 = 365 * 86_400 * 1_000_000;
 
@@ -164,6 +167,50 @@ async fn counters_at_their_end_are_an_error() {
     redlock.try_acquire("k").await.expect("without a token").release().await.expect("a quorum confirms");
     set(format!("{} {owner}", END - 2));
     assert_eq!(token(&redlock, "k").await, FencingToken::new(END - 1), "the last there is");
+}
+
+/// Law: what stands in a counter's place, of whatever type, says nothing about the lock: no fenced lock can be had, which is
+/// said, and one that is held stays so for its validity.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_counter_is_no_holder() {
+    let cluster = Cluster::start(3);
+    let redlock = client(cluster.urls()).await;
+    for foreign in [&["SET", COUNTER, "no counter"][..], &["RPUSH", COUNTER, "no counter"]] {
+        let replace = || {
+            for server in cluster.iter() {
+                server.command(&["DEL", COUNTER]);
+                server.command(foreign);
+            }
+        };
+        replace();
+        let refused = redlock.lock("k").fenced().wait(SOON).await;
+        assert!(matches!(refused, Err(AcquireError::TokensSpent { .. })), "{foreign:?}: {refused:?}");
+        cluster.iter().for_each(|server| drop(server.command(&["DEL", COUNTER])));
+
+        let (mut guard, _) = take(&redlock, "k").await;
+        replace();
+        let refused = guard.extend(TTL).await;
+        assert!(matches!(refused, Err(ExtendError::Unconfirmed { .. })), "{foreign:?}: {refused:?}");
+        assert!(guard.is_valid());
+        guard.release().await.expect("a quorum confirms");
+    }
+}
+
+/// Law: a lock that goes on in another client goes on with its own counters, which the prefix names: another client's would
+/// stand in for none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_resumed_under_its_own_prefix() {
+    let cluster = Cluster::start(3);
+    let here = builder(cluster.urls()).prefix("app:").build().await.expect("nodes");
+    for prefix in ["", "app", "app:k", "b:"] {
+        let there = builder(cluster.urls()).prefix(prefix).build().await.expect("nodes");
+        let parts = take(&here, "k").await.0.into_parts().await.expect("held");
+        let refused = there.resume(parts.clone()).await;
+        assert!(matches!(refused, Err(ResumeError::Invalid(_))), "{prefix}: {refused:?}");
+        here.resume(parts).await.expect("still held").release().await.expect("a quorum confirms");
+    }
+    let strays = |server: &Server| server.keys().into_iter().find(|key| key.starts_with('{'));
+    assert_eq!(cluster.iter().find_map(strays), None);
 }
 
 /// Law: a counter is kept for the retention beyond the node's time and the time that it denotes, whichever is later; without

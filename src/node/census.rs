@@ -40,7 +40,7 @@ struct Places {
 #[derive(Clone, Debug, Default)]
 struct Place {
     facts: Facts,
-    /// Whether it had a marker when it was first asked.
+    /// Whether it had a marker when it was first asked, or was given one by somebody else since.
     had_marker: Option<bool>,
     /// It was given one by this client, as a node that nobody had met before.
     adopted: bool,
@@ -175,7 +175,9 @@ impl Census {
     pub(super) fn saw_marker(&self, node: NodeId, found: bool) {
         let mut places = self.lock();
         if let Some(place) = places.places.get_mut(node.index()) {
-            place.had_marker.get_or_insert(found);
+            // One that this client adopted has its marker from there, whoever was quicker.
+            let met = found && !place.adopted;
+            place.had_marker = Some(place.had_marker.unwrap_or(found) || met);
         }
         drop(places);
         self.changed.send_modify(|count| *count += 1);
@@ -282,6 +284,18 @@ mod tests {
         assert_eq!(census.adopt(node(1), true, at(3)), Adoption::Renew, "once");
         census.saw_marker(node(2), false);
         assert_eq!(census.adopt(node(2), true, at(2_000)), Adoption::Renew, "too late");
+    }
+
+    /// Nodes that somebody else marked after they were first asked have been met, and are never taken for new afterwards.
+    #[test]
+    fn nodes_that_others_marked_are_met() {
+        let census = census();
+        (0..3).for_each(|index| census.saw_marker(node(index), false));
+        (0..3).for_each(|index| census.saw_marker(node(index), true));
+
+        census.saw_marker(node(0), false);
+
+        assert_eq!(census.adopt(node(0), false, at(0)), Adoption::Renew);
     }
 
     /// One marker is enough to show that the nodes were met before, and that the others may have lost theirs.

@@ -56,6 +56,11 @@ impl Doubt {
         Self { granted: true, written: true, lives_until, ..Self::default() }
     }
 
+    /// What is known of an owner of which a set may still be on its way, from a process that handed it on.
+    pub fn owed(now: Instant, ttl: Ttl) -> Self {
+        Self { granted: false, elsewhere: 1, ..Self::named(now, ttl) }
+    }
+
     /// A set or claim was handed to a connection.
     pub fn wrote(&mut self, connection: ConnectionId, now: Instant, ttl: Ttl) {
         if self.connection != connection {

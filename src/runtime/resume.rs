@@ -46,6 +46,7 @@ pub(crate) async fn resume(
         return Err(ResumeError::Expired { key: name });
     }
     let lease = Lease::resume(terms, key, owner, parts.longest(), before, now);
+    let lease = if parts.is_portable() { lease } else { lease.owed() };
     let lease = acquire::shaped(lease, lines, keeping);
     let lease = match carry {
         Some(carry) => lease.carrying(carry),

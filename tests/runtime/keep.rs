@@ -228,6 +228,20 @@ async fn maximum_hold_ends_a_kept_lock() {
     }
 }
 
+/// Law: the client's maximum hold is for every lock that is kept in the end, whatever the request said before.
+#[tokio::test(start_paused = true)]
+async fn maximum_hold_of_the_client_outlasts_second_thoughts() {
+    let cluster = MemoryCluster::new(3);
+    let redlock = cluster.builder().ttl(TTL).keep_alive().max_hold(3 * TTL).build().await.unwrap();
+
+    let guard = redlock.lock(KEY).without_keep_alive().await.unwrap();
+    assert_eq!(guard.lost().await, Lost::Expired);
+    drop(guard);
+    let guard = redlock.lock(KEY).without_keep_alive().keep_alive().await.unwrap();
+    let lost = tokio::time::timeout(4 * TTL, guard.lost()).await;
+    assert_eq!(lost, Ok(Lost::HeldOut));
+}
+
 /// Law: settings with which keeping cannot work are refused before anything is sent.
 #[tokio::test(start_paused = true)]
 async fn settings_that_cannot_keep_are_refused() {
@@ -387,7 +401,9 @@ async fn closing_keeps_tells_and_releases() {
     assert!(!guard.is_valid());
     sleep(TICK).await;
     assert_eq!(holders(&cluster), 0);
-    assert!(guard.extend(TTL).await.is_err());
+    // It is over, and says so: trying again would be in vain.
+    let refused = guard.extend(TTL).await.unwrap_err();
+    assert!(matches!(refused, ExtendError::Expired { .. }), "{refused}");
     assert!(guard.release().await.is_err());
     nothing_is_sent(&cluster, "closed").await;
 }

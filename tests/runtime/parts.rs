@@ -162,6 +162,27 @@ async fn cancelled_at_every_await_leaves_nothing() {
     }
 }
 
+/// Law: what a node owed when a lock was taken apart first, no later owner of the parts can vouch for: they stay good on this
+/// machine only, through any number of hands.
+#[tokio::test(start_paused = true)]
+async fn what_is_owed_is_owed_through_every_hand() {
+    let cluster = MemoryCluster::new(3);
+    let (here, there) = (client(&cluster).await, client(&cluster).await);
+    cluster.node(2).hang();
+    let parts = here.acquire(KEY).await.unwrap().into_parts().await.unwrap();
+    assert!(!parts.is_portable());
+
+    let mut parts = there.resume(parts).await.unwrap().into_parts().await.unwrap();
+    assert!(!parts.is_portable(), "a set of the first holder may still be on its way");
+    cluster.node(2).heal();
+    for _ in 0..3 {
+        parts = there.resume(parts).keep_alive().await.unwrap().into_parts().await.unwrap();
+        assert!(!parts.is_portable());
+    }
+    drop(there.resume(parts).await.unwrap());
+    nothing_is_left(&cluster, &there, "released by the last").await;
+}
+
 /// Law: parts survive being serialised; from another machine, they are good where no node owed an answer, and only there.
 #[cfg(feature = "serde")]
 #[tokio::test(start_paused = true)]
@@ -187,8 +208,12 @@ async fn parts_travel_as_text() {
             true => assert!(matches!(resumed, Err(ResumeError::NotPortable { .. })), "{resumed:?}"),
         }
         text["owner"] = "nonsense".into();
-        let parts: LockParts = serde_json::from_value(text).unwrap();
+        let parts: LockParts = serde_json::from_value(text.clone()).unwrap();
         let refused = there.resume(parts).await;
         assert!(matches!(refused, Err(ResumeError::Invalid(InvalidRequest::MalformedParts))), "{refused:?}");
+        text["key"] = serde_json::json!([]);
+        let parts: LockParts = serde_json::from_value(text.clone()).unwrap();
+        let refused = there.resume(parts).await;
+        assert!(matches!(refused, Err(ResumeError::Invalid(InvalidRequest::EmptyKey))), "{refused:?}");
     }
 }

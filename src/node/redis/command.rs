@@ -340,10 +340,10 @@ const REFUSALS: [&str; 17] = [
 /// The meaning of an error, where no other form is left to try (rule 5).
 pub(super) fn decode_error(form: Form, error: &ServerError) -> Reply {
     let message = error.message();
-    if error.code == "WRONGTYPE" {
-        return Reply::Held(Holder { value: HolderValue::NotALock, remaining: None });
-    }
     match form {
+        Form::Set | Form::SetGet | Form::Delete(_) if error.code == "WRONGTYPE" => {
+            Reply::Held(Holder { value: HolderValue::NotALock, remaining: None })
+        }
         // A server executes a plain command or refuses it, never both. But a proxy in between may answer with an error of
         // its own after it sent the command on: so only errors of the server's own are refusals.
         Form::Set | Form::SetGet | Form::Delete(_) => {
@@ -356,7 +356,8 @@ pub(super) fn decode_error(form: Form, error: &ServerError) -> Reply {
             }
         }
         Form::Digest | Form::Text => {
-            // A script may have written before it failed; servers mark such errors with the script's name.
+            // A script may have written before it failed; servers mark such errors with the script's name. Where the key
+            // itself is of another type, scripts answer so: as an error, that is about another key, a counter or a line.
             let inside = ["script: ", "@user_script", "user_script:", "running script"]
                 .iter()
                 .any(|mark| error.detail.contains(mark));

@@ -34,6 +34,11 @@ pub(super) fn with_line(key: &[u8], prefix: &[u8], with: impl FnOnce(&[u8], &[u8
 fn push<A: smallvec::Array<Item = u8>>(names: &mut SmallVec<A>, key: &[u8], prefix: &[u8], suffix: &[u8]) {
     if has_tag(key) {
         names.extend_from_slice(key);
+        // Else the helper of `{k}` would be that of `k`.
+        let colons = key.iter().rev().take_while(|byte| **byte == b':').count();
+        if key[..key.len() - colons].ends_with(b"}") {
+            names.push(b':');
+        }
     } else {
         names.extend_from_slice(prefix);
         names.push(b'{');
@@ -84,5 +89,19 @@ mod tests {
         assert_eq!(line("a{bc", "").0, "{a{bc}:redquorum:line");
         assert_eq!(counter(b"app:k", b"app:")[..], b"app:{app:k}:redquorum:fence"[..]);
         assert_eq!(counter(b"a{b}c", b"")[..], b"a{b}c:redquorum:fence"[..]);
+    }
+
+    /// No two keys share a helper.
+    #[test]
+    fn helpers_are_one_key_each() {
+        let keys = [
+            "k", "{k}", "{k}:", "{k}::", "k}", "k}:", "{{k}", "{{k}}", "a{}c", "{a{}c}", "a{b}", "a{b}c",
+            "a{b}:c",
+        ];
+        let names: std::collections::BTreeSet<_> = keys.iter().map(|key| line(key, "").0).collect();
+        assert_eq!(names.len(), keys.len(), "{names:?}");
+        assert_eq!(line("{k}", "").0, "{k}::redquorum:line");
+        let prefixed = ["app:k", "app:{app:k}"].map(|key| counter(key.as_bytes(), b"app:"));
+        assert_ne!(prefixed[0], prefixed[1]);
     }
 }

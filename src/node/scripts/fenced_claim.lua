@@ -5,7 +5,12 @@
 -- Answers the counter when done, 0 where it is at its end or none, or { value found, remaining ms } as claim.lua does.
 -- Each acquire runs it on each node, so it is written to be quick: no pattern, and no text made where there is one.
 local call, owner, text = redis.call, ARGV[1], ARGV[4]
-local stored = call('GET', KEYS[2])
+local stored = redis.pcall('GET', KEYS[2])
+if type(stored) == 'table' then
+    -- A key of another type is no counter; one that may not be read is an error.
+    if string.find(stored.err, 'WRONGTYPE', 1, true) then return 0 end
+    return stored
+end
 local time = call('TIME')
 local now, number, last = time[1] * 1000000 + time[2], 0, nil
 if stored then

@@ -16,48 +16,54 @@ if exists ~= 1 then
     if exists == 0 then redis.pcall('DEL', lives) end
     return 1
 end
-redis.call('ZREM', line, owner .. ARGV[2])
-if held and held ~= owner then return { held, -1 } end
 
--- Whoever had the last hand-over and neither released it nor holds it now, hangs: so do its other waiters.
-local last = redis.call('HGET', lives, '@')
-if last then
-    redis.call('HDEL', lives, '@')
-    if string.sub(last, 1, 32) ~= owner then redis.call('HDEL', lives, string.sub(last, 33)) end
-end
+-- Takes the owner out of the line, and gives the key to the first who lives. Tells whether there was one.
+local function hand_over()
+    redis.call('ZREM', line, owner .. ARGV[2])
+    if held and held ~= owner then return false end
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-while true do
-    local first = redis.call('ZPOPMIN', line)
-    local member = first[1]
-    if not member then break end
-    local client = string.sub(member, 33)
-    local look = redis.call('HGET', lives, client)
-    if look and now - tonumber(string.sub(look, 2)) <= 3000 then
-        local next = string.sub(member, 1, 32)
-        -- Releasing must work where memory is full: then nobody is handed anything.
-        local set = redis.pcall('SET', key, next, 'PX', ARGV[3])
-        if set.err then break end
-        redis.pcall('HSET', lives, '@', member)
-        local heard = 1
-        if string.sub(look, 1, 1) ~= 'p' then
-            heard = redis.pcall('PUBLISH', ARGV[4] .. client, next .. key)
-        end
-        if type(heard) == 'table' then
-            -- Not allowed to wake anybody: the lock is free, and whoever looks first in line gets it.
-            redis.pcall('HDEL', lives, '@')
-            redis.pcall('ZADD', line, first[2], member)
-            break
-        end
-        if heard > 0 then
-            if held then return 2 end
-            return 0
-        end
-        -- Nobody listens on that channel: the client is dead.
-        redis.call('HDEL', lives, '@', client)
+    -- Whoever had the last hand-over and neither released it nor holds it now, hangs: so do its other waiters.
+    local last = redis.call('HGET', lives, '@')
+    if last then
+        redis.call('HDEL', lives, '@')
+        if string.sub(last, 1, 32) ~= owner then redis.call('HDEL', lives, string.sub(last, 33)) end
     end
+
+    local time = redis.call('TIME')
+    local now = time[1] * 1000 + math.floor(time[2] / 1000)
+    while true do
+        local first = redis.call('ZPOPMIN', line)
+        local member = first[1]
+        if not member then break end
+        local client = string.sub(member, 33)
+        local look = redis.call('HGET', lives, client)
+        if look and now - tonumber(string.sub(look, 2)) <= 3000 then
+            local next = string.sub(member, 1, 32)
+            -- Releasing must work where memory is full: then nobody is handed anything.
+            local set = redis.pcall('SET', key, next, 'PX', ARGV[3])
+            if set.err then break end
+            redis.pcall('HSET', lives, '@', member)
+            local heard = 1
+            if string.sub(look, 1, 1) ~= 'p' then
+                heard = redis.pcall('PUBLISH', ARGV[4] .. client, next .. key)
+            end
+            if type(heard) == 'table' then
+                -- Not allowed to wake anybody: the lock is free, and whoever looks first in line gets it.
+                redis.pcall('HDEL', lives, '@')
+                redis.pcall('ZADD', line, first[2], member)
+                break
+            end
+            if heard > 0 then return true end
+            -- Nobody listens on that channel: the client is dead.
+            redis.call('HDEL', lives, '@', client)
+        end
+    end
+    return false
 end
-redis.call('DEL', key)
-if held then return 1 end
-return 0
+
+-- A line that this user may not use, or something else in its place, keeps nobody from releasing.
+local able, handed_over = pcall(hand_over)
+if held and held ~= owner then return { held, -1 } end
+if not able or not handed_over then redis.call('DEL', key) end
+if not held then return 0 end
+return able and handed_over and 2 or 1

@@ -26,6 +26,13 @@ impl Lease {
         lease
     }
 
+    /// Makes this a lease of which a set may still be on its way to any node, from the process that handed it on: this one
+    /// will never know of its answer. Before the first command is polled.
+    pub fn owed(mut self) -> Self {
+        self.doubts.fill(Doubt::owed(self.round.started(), self.longest));
+        self
+    }
+
     /// Ends the lease here without a word to any node: another process takes it over.
     pub fn hand_on(&mut self) {
         self.phase = Phase::Over(End::HandedOn);

@@ -77,6 +77,9 @@ fn errors_inside_scripts_are_unknown() {
         "ERR Error running script (call to f_1234): @user_script:3: NOPERM",
         "OOM command not allowed when used memory > 'maxmemory'. script: 1234, on @user_script:4.",
         "ERR something never heard of",
+        // Of a counter or a line: about the lock it says nothing.
+        "WRONGTYPE Operation against a key holding the wrong kind of value",
+        "WRONGTYPE Operation against a key holding the wrong kind of value script: 1234, on @user_script:5.",
     ];
     for text in unknown {
         assert!(matches!(decode_error(Form::Text, &error(text)), Reply::Unknown(_)), "{text}");
