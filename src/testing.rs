@@ -240,7 +240,8 @@ impl RawNode {
         if let Err(reason) = self.node.send(request) {
             return crate::protocol::message::Reply::NotSent(reason);
         }
-        let mut answers = std::future::poll_fn(|cx| self.mailbox.poll_take(cx)).await;
+        let mut answers = Vec::new();
+        std::future::poll_fn(|cx| self.mailbox.poll_take(cx, &mut answers)).await;
         answers.remove(0).reply
     }
 }

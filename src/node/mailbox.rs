@@ -99,11 +99,15 @@ impl Mailbox {
         Poll::Ready(std::mem::take(&mut *news))
     }
 
-    /// Takes all answers out; pending while there is none. Only one task may poll at a time.
-    pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Vec<Delivery>> {
+    /// Takes all answers out, in exchange for an empty list; pending while there is none. Only one task may poll at a time.
+    pub(crate) fn poll_take(&self, cx: &mut Context<'_>, into: &mut Vec<Delivery>) -> Poll<()> {
         self.waker.register(cx.waker());
-        let deliveries = self.take();
-        if deliveries.is_empty() { Poll::Pending } else { Poll::Ready(deliveries) }
+        let deliveries = &mut self.lock().deliveries;
+        if deliveries.is_empty() {
+            return Poll::Pending;
+        }
+        std::mem::swap(deliveries, into);
+        Poll::Ready(())
     }
 
     /// Pending while there is no answer. Only one task may poll at a time.

@@ -135,6 +135,8 @@ impl Driver {
     ///
     /// Dropping the future loses nothing: the calls go on, and a later `event` takes up their answers.
     pub(crate) async fn event(&mut self) -> Event {
+        // Answers are exchanged for the list of those before, so that two lists serve all of them.
+        let mut deliveries = Vec::new();
         loop {
             self.take_answers();
             if let Some(event) = self.poll_event() {
@@ -143,8 +145,8 @@ impl Driver {
             let Some(deadline) = self.lease.poll_timeout() else {
                 // Nothing is under way that could bring an event; only answers that change the report.
                 let mailbox = self.mailbox();
-                let deliveries = poll_fn(|cx| mailbox.poll_take(cx)).await;
-                self.handle(deliveries);
+                poll_fn(|cx| mailbox.poll_take(cx, &mut deliveries)).await;
+                self.handle(&mut deliveries);
                 continue;
             };
             let (mailbox, clock) = (self.mailbox(), self.shared.clock.clone());
@@ -153,7 +155,7 @@ impl Driver {
             while self.lease.poll_timeout() == Some(deadline) {
                 tokio::select! {
                     biased;
-                    deliveries = poll_fn(|cx| mailbox.poll_take(cx)) => self.handle(deliveries),
+                    () = poll_fn(|cx| mailbox.poll_take(cx, &mut deliveries)) => self.handle(&mut deliveries),
                     () = &mut timeout => self.mutate(|lease, clock| lease.handle_timeout(clock.now())),
                 }
             }
@@ -169,10 +171,11 @@ impl Driver {
         let (mailbox, clock) = (self.mailbox(), self.shared.clock.clone());
         let mut over = pin!(clock.sleep_until(deadline));
         self.take_answers();
+        let mut deliveries = Vec::new();
         while !self.lease.is_answered() {
             tokio::select! {
                 biased;
-                deliveries = poll_fn(|cx| mailbox.poll_take(cx)) => self.handle(deliveries),
+                () = poll_fn(|cx| mailbox.poll_take(cx, &mut deliveries)) => self.handle(&mut deliveries),
                 () = &mut over => return,
             }
         }
@@ -181,13 +184,13 @@ impl Driver {
     /// Takes in what has been answered, without waiting.
     pub(crate) fn take_answers(&mut self) {
         if let Some(mailbox) = &self.mailbox {
-            let deliveries = mailbox.take();
-            self.handle(deliveries);
+            let mut deliveries = mailbox.take();
+            self.handle(&mut deliveries);
         }
     }
 
-    fn handle(&mut self, deliveries: Vec<Delivery>) {
-        for delivery in deliveries {
+    fn handle(&mut self, deliveries: &mut Vec<Delivery>) {
+        for delivery in deliveries.drain(..) {
             let Delivery { node, call, creates, connection, reply, standing, at } = delivery;
             self.lease.see_number(CallId(call as u32), &reply);
             let reply = self.lease.weigh(reply, creates, standing);

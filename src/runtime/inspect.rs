@@ -25,11 +25,11 @@ pub(crate) async fn inspect(shared: &Shared, key: Key) -> Inspection {
         }
     }
     let deadline = shared.clock.now().after(timeout);
-    let mut over = pin!(shared.clock.sleep_until(deadline));
+    let (mut over, mut answers) = (pin!(shared.clock.sleep_until(deadline)), Vec::new());
     while replies.iter().any(Option::is_none) {
         tokio::select! {
             biased;
-            answers = poll_fn(|cx| mailbox.poll_take(cx)) => for answer in answers {
+            () = poll_fn(|cx| mailbox.poll_take(cx, &mut answers)) => for answer in answers.drain(..) {
                 if let Some(reply) = replies.get_mut(answer.call as usize) {
                     *reply = Some(answer.reply);
                 }

@@ -15,26 +15,23 @@ use crate::protocol::message::{
     Extension, Found, Holder, HolderValue, Operation, Owner, OwnerHex, Place, Reply, ServerMessage, Unknown,
 };
 
-/// A script from its parts, in their order, the first of which is the same for all.
+/// A script from its parts, in their order.
 macro_rules! script {
     ($($part:literal),+) => {
         LazyLock::new(|| {
-            Source::new(concat!(
-                include_str!("../scripts/found.lua"),
-                $(include_str!(concat!("../scripts/", $part, ".lua"))),+
-            ))
+            Source::new(concat!($(include_str!(concat!("../scripts/", $part, ".lua"))),+))
         })
     };
 }
 
-static CLAIM: LazyLock<Source> = script!("claim");
-static FENCED_CLAIM: LazyLock<Source> = script!("fenced_claim");
-static RAISE: LazyLock<Source> = script!("ours", "lift", "raise");
-static EXTEND: LazyLock<Source> = script!("ours", "lift", "extend");
-static RELEASE: LazyLock<Source> = script!("ours", "release");
-static HAND_OVER: LazyLock<Source> = script!("hand_over");
-static QUEUE: LazyLock<Source> = script!("queue");
-static INSPECT: LazyLock<Source> = script!("inspect");
+static CLAIM: LazyLock<Source> = script!("found", "claim");
+static FENCED_CLAIM: LazyLock<Source> = script!("found", "fenced_claim");
+static RAISE: LazyLock<Source> = script!("found", "ours", "lift", "raise");
+static EXTEND: LazyLock<Source> = script!("found", "ours", "lift", "extend");
+static RELEASE: LazyLock<Source> = script!("release", "found", "ours", "refused");
+static HAND_OVER: LazyLock<Source> = script!("nobody_waits", "found", "hand_over");
+static QUEUE: LazyLock<Source> = script!("found", "queue");
+static INSPECT: LazyLock<Source> = script!("found", "inspect");
 
 /// A script and its digest.
 struct Source {
@@ -114,22 +111,11 @@ pub(super) fn form(operation: &Operation, abilities: Abilities) -> Form {
     }
 }
 
-/// The operation in this form, as a command. `prefix` is the client's.
-pub(super) fn encode(operation: &Operation, form: Form, prefix: &[u8]) -> Cmd {
+/// Makes this command, which may have been another before, the operation in this form. `prefix` is the client's.
+pub(super) fn encode(cmd: &mut Cmd, operation: &Operation, form: Form, prefix: &[u8]) {
     let key = operation.key().as_bytes();
     let owner = operation.owner().map(Owner::to_hex).unwrap_or_default();
-    // One allocation for the bytes, mostly: the arguments and some 16 bytes of framing each; and for helper keys their names.
-    let keys = operation.keys();
-    let helper = key.len() + prefix.len() + 50;
-    let (more, longer) = match operation {
-        Operation::Claim { fence: Some(_), .. } | Operation::Extend { carry: Some(_), .. } => {
-            (2, helper + 50)
-        }
-        Operation::HandOver { .. } => (2, 3 * helper),
-        Operation::Queue { .. } => (6, 3 * helper + 100),
-        _ => (0, 0),
-    };
-    let mut cmd = Cmd::with_capacity(5 + 3 * keys + more, keys * (key.len() + 200) + longer);
+    cmd.clear();
     match form {
         Form::Set | Form::SetGet => {
             cmd.arg("SET").arg(key).arg(&owner[..]).arg("NX");
@@ -150,10 +136,9 @@ pub(super) fn encode(operation: &Operation, form: Form, prefix: &[u8]) -> Cmd {
                 Form::Digest => cmd.arg("EVALSHA").arg(source.digest.as_str()),
                 _ => cmd.arg("EVAL").arg(source.code),
             };
-            script_arguments(&mut cmd, operation, &owner, prefix);
+            script_arguments(cmd, operation, &owner, prefix);
         }
     }
-    cmd
 }
 
 fn script_arguments(cmd: &mut Cmd, operation: &Operation, owner: &OwnerHex, prefix: &[u8]) {

@@ -17,9 +17,10 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use redis::{Cmd, RedisError, RedisResult, Value, cmd};
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::time::{Instant as TokioInstant, Sleep};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, ReusableBoxFuture};
 
 use super::command::{self, Form, ServerError};
 use super::facts::{self, Look};
@@ -28,7 +29,7 @@ use super::health::Health;
 use super::{LINGER, LOOK_EVERY, Settings, refuse};
 use crate::clock::Clock;
 use crate::node::silence::Silence;
-use crate::node::{Adoption, Call, Desk};
+use crate::node::{Adoption, Call, Desk, Request};
 use crate::protocol::message::{ConnectionId, Operation, Reply, ServerMessage, Unknown};
 use crate::protocol::restart::Standing;
 
@@ -58,7 +59,34 @@ const MARK_EVERY: Duration = Duration::from_secs(1);
 /// What the server is asked of itself besides the calls: one question at a time.
 type Asking = Pin<Box<dyn Future<Output = RedisResult<Look>> + Send>>;
 
-type Answer = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
+/// Places that are kept for the next commands. More are on their way in a burst only.
+const PLACES: usize = 64;
+
+/// A key or command beyond this is given its own memory, and gives it back.
+const LONGEST_KEPT: usize = 256;
+
+/// An answer, and what its command was sent with.
+type Answer = ReusableBoxFuture<'static, (Wire, RedisResult<Value>)>;
+
+/// What a command is sent with: made once, and used again and again.
+struct Wire {
+    command: Cmd,
+    connection: MultiplexedConnection,
+}
+
+impl Wire {
+    async fn send(mut self) -> (Self, RedisResult<Value>) {
+        let answer = self.connection.send_packed_command(&self.command).await;
+        (self, answer)
+    }
+}
+
+/// Where a command finds room: two allocations for thousands of commands.
+struct Place {
+    wire: Wire,
+    /// The memory of a future that has ended.
+    answer: Option<Answer>,
+}
 
 /// One command on its way.
 struct InFlight {
@@ -85,6 +113,19 @@ enum Work {
     },
 }
 
+impl Work {
+    /// Whether its command is of a size that most have.
+    fn is_small(&self) -> bool {
+        match self {
+            Self::Call { call, .. } => call.request().is_some_and(|Request { operation, .. }| {
+                operation.keys() == 1 && operation.key().as_bytes().len() <= LONGEST_KEPT
+            }),
+            Self::Part { .. } => false,
+            Self::Probe { .. } => true,
+        }
+    }
+}
+
 /// A call about many leases that was sent as a command for each, and its answers so far.
 struct Parts {
     call: Call,
@@ -102,6 +143,7 @@ pub(super) struct Session<'a> {
     silence: Silence,
     probe_every: Duration,
     in_flight: VecDeque<InFlight>,
+    places: Vec<Place>,
     /// Calls that were sent in parts, by number.
     parts: BTreeMap<u64, Parts>,
     next_parts: u64,
@@ -144,6 +186,7 @@ impl<'a> Session<'a> {
             silence: Silence::after(settings.reply_timeout),
             probe_every,
             in_flight: VecDeque::new(),
+            places: Vec::new(),
             parts: BTreeMap::new(),
             next_parts: 0,
             last_heard: now,
@@ -235,8 +278,9 @@ impl<'a> Session<'a> {
             return self.start_parts(call, cx);
         }
         let form = command::form(&request.operation, self.link.abilities);
-        let command = command::encode(&request.operation, form, &self.settings.prefix);
-        self.start(command, Work::Call { call, form }, cx);
+        let mut place = self.place();
+        command::encode(&mut place.wire.command, &request.operation, form, &self.settings.prefix);
+        self.start(place, Work::Call { call, form }, cx);
     }
 
     /// Sends a call about many leases as a command for each.
@@ -253,8 +297,9 @@ impl<'a> Session<'a> {
         for (index, extension) in each.iter().enumerate() {
             let operation = extension.clone().into();
             let form = command::form(&operation, self.link.abilities);
-            let command = command::encode(&operation, form, &self.settings.prefix);
-            self.start(command, Work::Part { call: number, index, form }, cx);
+            let mut place = self.place();
+            command::encode(&mut place.wire.command, &operation, form, &self.settings.prefix);
+            self.start(place, Work::Part { call: number, index, form }, cx);
         }
     }
 
@@ -279,8 +324,9 @@ impl<'a> Session<'a> {
             Ok(value) => command::decode(&operation, form, &value),
             Err(error) => match command::other_form(form, &error, &mut self.link.abilities) {
                 Some(form) => {
-                    let command = command::encode(&operation, form, &self.settings.prefix);
-                    return self.start(command, Work::Part { call: number, index, form }, cx);
+                    let mut place = self.place();
+                    command::encode(&mut place.wire.command, &operation, form, &self.settings.prefix);
+                    return self.start(place, Work::Part { call: number, index, form }, cx);
                 }
                 None => command::decode_error(form, &error),
             },
@@ -292,15 +338,29 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Room for a command.
+    fn place(&mut self) -> Place {
+        self.places.pop().unwrap_or_else(|| {
+            // As much as the longest command about a short key takes.
+            let command = Cmd::with_capacity(12, 2 * LONGEST_KEPT);
+            Place { wire: Wire { command, connection: self.link.connection.clone() }, answer: None }
+        })
+    }
+
     /// Hands a command to the connection.
-    fn start(&mut self, command: Cmd, work: Work, cx: &mut Context<'_>) {
-        let mut connection = self.link.connection.clone();
-        let mut answer: Answer = Box::pin(async move { connection.send_packed_command(&command).await });
+    fn start(&mut self, place: Place, work: Work, cx: &mut Context<'_>) {
+        let sending = place.wire.send();
+        let mut answer = match place.answer {
+            Some(mut answer) => {
+                answer.set(sending);
+                answer
+            }
+            None => Answer::new(sending),
+        };
         let since = TokioInstant::now();
-        match answer.as_mut().poll(cx) {
-            // Only a dead connection answers at once; the end of the session follows.
-            Poll::Ready(result) => answer = Box::pin(std::future::ready(result)),
-            Poll::Pending => {}
+        // Only a dead connection answers at once; the end of the session follows.
+        if let Poll::Ready(answered) = answer.poll(cx) {
+            answer.set(std::future::ready(answered));
         }
         self.in_flight.push_back(InFlight { answer, since, work });
     }
@@ -308,8 +368,11 @@ impl<'a> Session<'a> {
     /// Reads answers: those of one connection come in order, so only the first in line is asked.
     fn poll_answers(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         while let Some(first) = self.in_flight.front_mut() {
-            let Poll::Ready(answer) = first.answer.as_mut().poll(cx) else { break };
-            let Some(InFlight { work, since, .. }) = self.in_flight.pop_front() else { break };
+            let Poll::Ready((wire, answer)) = first.answer.poll(cx) else { break };
+            let Some(InFlight { work, since, answer: ended }) = self.in_flight.pop_front() else { break };
+            if self.places.len() < PLACES && work.is_small() {
+                self.places.push(Place { wire, answer: Some(ended) });
+            }
             match read(answer) {
                 Ok(answer) => {
                     self.last_heard = TokioInstant::now();
@@ -356,8 +419,9 @@ impl<'a> Session<'a> {
                 let may_repeat = !(operation.creates() && request.mailbox.is_over());
                 let other = command::other_form(form, &error, &mut self.link.abilities);
                 if let Some(form) = other.filter(|_| may_repeat) {
-                    let command = command::encode(operation, form, &self.settings.prefix);
-                    return self.start(command, Work::Call { call, form }, cx);
+                    let mut place = self.place();
+                    command::encode(&mut place.wire.command, operation, form, &self.settings.prefix);
+                    return self.start(place, Work::Call { call, form }, cx);
                 }
                 if matches!(error.code.as_str(), "READONLY" | "MASTERDOWN") {
                     self.look_soon();
@@ -426,9 +490,11 @@ impl<'a> Session<'a> {
         self.probes += 1;
         self.last_probe = now;
         let token = self.probes;
-        let mut ping = cmd("PING");
-        ping.arg(token);
-        self.start(ping, Work::Probe { token }, cx);
+        let mut place = self.place();
+        let command = &mut place.wire.command;
+        command.clear();
+        command.arg("PING").arg(token);
+        self.start(place, Work::Probe { token }, cx);
     }
 
     /// A server, or something before it, that left out a reply or gave one too many is never silent, and yet every answer is

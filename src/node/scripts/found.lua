@@ -1,4 +1,4 @@
--- A part of every script, which stands before it.
+-- A part of every script.
 -- What is under a key: false where there is nothing, the value cut to 64 bytes, which no owner is longer than, or 0 for a key
 -- of another type. Where it may not be read, nothing and the error.
 local function found(key)

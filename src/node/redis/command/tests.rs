@@ -24,7 +24,9 @@ fn error(text: &str) -> ServerError {
 }
 
 fn packed(operation: &Operation, form: Form) -> String {
-    let packed = encode(operation, form, b"").get_packed_command();
+    let mut command = Cmd::new();
+    encode(&mut command, operation, form, b"");
+    let packed = command.get_packed_command();
     String::from_utf8(packed).unwrap().replace("\r\n", " ")
 }
 
