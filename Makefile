@@ -15,7 +15,7 @@ test-matrix: ## Run the tests against each supported server version
 .PHONY: soak
 soak: ## Measure the promised figures in full size, on a quiet machine
 	cargo test --release --all-features --test figures --test latency --test memory --test turns \
-		--test keeping --test keeping_costs --test fencing_cost -- --ignored --nocapture --test-threads 1
+		--test keeping --test keeping_costs --test fencing_cost --test cli -- --ignored --nocapture --test-threads 1
 
 SECONDS ?= 5
 
