@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::{Cluster, Server};
+use crate::common::Cluster;
 use crate::support::*;
 
 /// A benchmark measures each node, the quorum, contention and one slow node, and leaves nothing behind.
@@ -90,6 +90,16 @@ impl Terminal {
         out(&self.tmux(&["capture-pane", "-p"]))
     }
 
+    /// Waits until the screen has this text.
+    #[track_caller]
+    fn shows(&self, text: &str) {
+        let deadline = std::time::Instant::now() + SOON;
+        while !self.screen().contains(text) {
+            assert!(std::time::Instant::now() < deadline, "no {text:?} on the screen:\n{}", self.screen());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     fn type_in(&self, keys: &str) {
         self.tmux(&["send-keys", keys]);
     }
@@ -113,18 +123,18 @@ fn watch_shows_what_happens() {
         println!("skipped: no tmux");
         return;
     };
-    eventually("all vote", || terminal.screen().contains("3 of 3 vote"));
+    terminal.shows("3 of 3 vote");
     assert!(terminal.screen().contains("free"), "{}", terminal.screen());
     let holder = started(tool(&cluster, &["run", "job", "--", "sleep", "60"]));
-    eventually("the holder shows", || terminal.screen().contains("is held by"));
+    terminal.shows("is held by");
     cluster[2].kill9();
-    eventually("the loss shows", || terminal.screen().contains("2 of 3 vote"));
+    terminal.shows("2 of 3 vote");
     cluster[2].restart();
-    eventually("it is back", || terminal.screen().contains("3 of 3 vote"));
+    terminal.shows("3 of 3 vote");
     assert!(terminal.screen().lines().all(|line| line.chars().count() <= 80));
 
     terminal.type_in("q");
-    eventually("it ends", || terminal.screen().contains("ended 0"));
+    terminal.shows("ended 0");
     drop(holder);
 
     let piped = done(tool(&cluster, &["watch", "job"]));
@@ -136,17 +146,16 @@ fn watch_shows_what_happens() {
 #[test]
 fn the_terminal_is_lent_to_the_command() {
     let cluster = Cluster::start(3);
-    let script = "trap \"echo caught; exit 9\" INT; read line; echo read $line; while :; do sleep 0.01; done";
+    let script = "trap \"echo caught; exit 9\" INT; echo ready; read line; echo read $line; while :; do sleep 0.01; done";
     let Some(terminal) = Terminal::open(tool(&cluster, &["run", "job", "--", "sh", "-c", script])) else {
         println!("skipped: no tmux");
         return;
     };
-    eventually("the lock is held", || cluster.iter().all(Server::is_running) && cluster[0].exists("job"));
-    thread::sleep(Duration::from_millis(200));
+    terminal.shows("ready");
     terminal.type_in("word");
     terminal.type_in("Enter");
-    eventually("it reads the terminal", || terminal.screen().contains("read word"));
+    terminal.shows("read word");
     terminal.type_in("C-c");
-    eventually("it ends by its own word", || terminal.screen().contains("ended 9"));
+    terminal.shows("ended 9");
     assert!(terminal.screen().contains("caught"));
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::args::{Bench, Common};
 use crate::exit::{self, Failure};
-use crate::output::{Output, Tone, time};
+use crate::output::{Output, Tone, fill, time, width};
 use crate::places::Places;
 use crate::table::{Table, cell};
 use measure::{Alone, Contended};
@@ -133,26 +133,20 @@ fn show(output: &Output, measured: &Measured, args: &Bench) -> Result<(), Failur
     }
     let contended = &measured.contended;
     part(&format!("{} contenders", measured.contenders), &[&contended.wait, &contended.gaps], "hand-over")?;
-    output.line(format!(
-        "{:.0} locks a second under contention, each held {}; fairness {:.3} (1 is even)",
-        contended.rate(),
-        time(measure::HOLD),
-        contended.fairness()
-    ))?;
+    output.line(format!("{:.0} locks a second, each held {}", contended.rate(), time(measure::HOLD)))?;
+    output.line(format!("fairness {:.3}, where 1 is even", contended.fairness()))?;
     for (name, alone) in
         [("one client", Some(&measured.alone)), ("one node slowed", measured.slowed.as_ref())]
     {
         if let Some(alone) = alone.filter(|alone| alone.failed > 0) {
             let why = alone.last_error.as_deref().unwrap_or_default();
-            output.line(
-                output
-                    .paint(Tone::Bad, &format!("{name}: {} acquires failed, the last: {why}", alone.failed)),
-            )?;
+            let text = format!("{name}: {} acquires failed, the last: {why}", alone.failed);
+            let lines = fill(&text, usize::from(width()));
+            lines.iter().try_for_each(|line| output.line(output.paint(Tone::Bad, line)))?;
         }
     }
     if measured.slowed.is_none() {
-        output
-            .line("No node was slowed down: that takes two nodes, and a redis:// address of the last one.")?;
+        output.line("No node was slowed down: that takes two nodes, the last of them at redis://")?;
     }
     match &args.html {
         Some(file) => output.line(format!("Drawn in {}", file.display())),

@@ -47,6 +47,8 @@ pub async fn doctor(common: &Common, args: &Doctor, output: &Output) -> Result<u
 
 async fn examine(places: &Places, args: &Doctor) -> Result<Set, Failure> {
     let ttl = args.ttl.or(places.ttl).unwrap_or(TTL);
+    // The longest TTL is the restart guard, too, where that is not named.
+    let places = &Places { ttl: Some(ttl), ..places.clone() };
     let looked = async {
         // What the library refuses outright is refused here too, but for what the doctor finds by itself.
         match places.builder().lazy().build().await {

@@ -172,8 +172,8 @@ fn refusals(place: &Place, facts: &Facts, wanted: impl Fn(&str) -> bool) -> Opti
         .refused
         .iter()
         .filter(|(name, why)| {
-            let state = ["MISCONF", "NOREPLICAS", "OOM", "READONLY"];
-            wanted(name) && !state.iter().any(|word| why.contains(word))
+            let state = ["misconf", "noreplicas", "oom "];
+            wanted(name) && !state.iter().any(|word| why.to_lowercase().contains(word))
         })
         .collect();
     let (_, why) = refused.first()?;

@@ -288,8 +288,7 @@ async fn refused(
         };
         // To ask what somebody may do, one has to be allowed to ask: then nothing is known, and nothing said.
         let may_ask = name != "SUBSCRIBE" || words.contains("subscribe") || words.contains("channel");
-        let denied =
-            ["NOPERM", "no permissions", "unknown command", "MISCONF", "NOREPLICAS", "OOM", "READONLY"];
+        let denied = ["NOPERM", "no permissions", "unknown command", "MISCONF", "NOREPLICAS", "OOM"];
         let denied = may_ask && denied.iter().any(|word| words.to_lowercase().contains(&word.to_lowercase()));
         if denied && !refused.iter().any(|(earlier, _)| *earlier == name) {
             refused.push((name, words));

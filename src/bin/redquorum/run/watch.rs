@@ -157,12 +157,11 @@ impl<'a> Watch<'a> {
         self.group.ask(signal);
     }
 
-    /// The command has ended by itself, as it seems. But this process may have stood still, and its guardian have acted: the
-    /// signs of both come in any order.
+    /// The command has ended by itself, as it seems. But where this process stood still for so long that its guardian had to
+    /// act, by what it had been told last, the command has not ended well, and something of it may be left.
     fn over(&mut self) -> End {
-        self.look();
         if self.stopping.is_none() && now() >= self.job.deadlines.overdue_at(self.until) {
-            let why = "it expired while nobody kept it alive".to_owned();
+            let why = "this process stood still, and could not keep it alive".to_owned();
             self.stopping = Some(Stopping { why, kill_at: Duration::ZERO });
             return self.kill();
         }
