@@ -172,7 +172,7 @@ fn refusals(place: &Place, facts: &Facts, wanted: impl Fn(&str) -> bool) -> Opti
         .refused
         .iter()
         .filter(|(name, why)| {
-            let state = ["misconf", "noreplicas", "oom "];
+            let state = ["misconf", "noreplicas", "oom"];
             wanted(name) && !state.iter().any(|word| why.to_lowercase().contains(word))
         })
         .collect();
