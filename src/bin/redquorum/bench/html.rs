@@ -41,6 +41,7 @@ svg { display: block; width: 100%; height: auto; overflow: visible; font: 13px s
 .dots.accent { stroke: var(--accent); } .dots.good { stroke: var(--good); }
 .bar { fill: var(--node); } .value { fill: var(--faint); font-variant-numeric: tabular-nums; }
 .key { display: inline-block; width: 10px; height: 10px; border-radius: 50%; margin: 0 5px 0 2px; background: var(--node); }
+.entry { white-space: nowrap; margin-right: 14px; }
 .key.accent { background: var(--accent); } .key.good { background: var(--good); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
@@ -50,7 +51,8 @@ tr.marked td { color: var(--accent); font-weight: 600; }
 tr:last-child td { border-bottom: 0; }
 footer { color: var(--faint); font-size: 14px; margin-top: 24px; }
 @media (max-width: 640px) { main { padding: 22px 12px 40px; } h1 { font-size: 24px; } section { padding: 16px 14px; }
-  .cards { grid-template-columns: 1fr 1fr; gap: 8px; } .card { padding: 11px 12px; } .card b { font-size: 21px; } .wide { display: none; } .narrow { display: block; } }
+  .cards { grid-template-columns: 1fr 1fr; gap: 8px; } .card { padding: 11px 12px; } .card b { font-size: 21px; }
+  .card:last-child:nth-child(odd) { grid-column: 1 / -1; } .wide { display: none; } .narrow { display: block; } }
 ";
 
 /// The whole page.
@@ -98,13 +100,14 @@ pub fn page(measured: &Measured) -> String {
         section(&mut body, "With one slow node", &text, &spread(slowed));
     }
     let mut series = vec![(&alone.quorum, "accent")];
-    let mut legend = "<span class=\"key accent\"></span>one client alone".to_owned();
+    let mut legend =
+        "<span class=\"entry\"><span class=\"key accent\"></span>one client alone</span>".to_owned();
     if let Some(slowed) = slowed {
         series.push((&slowed.quorum, ""));
-        legend += " &nbsp; <span class=\"key\"></span>with one slow node";
+        legend += " <span class=\"entry\"><span class=\"key\"></span>with one slow node</span>";
     }
     series.push((&contended.gaps, "good"));
-    legend += " &nbsp; <span class=\"key good\"></span>hand-over under contention";
+    legend += " <span class=\"entry\"><span class=\"key good\"></span>hand-over under contention</span>";
     section(
         &mut body,
         "One after the other",

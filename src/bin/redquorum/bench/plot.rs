@@ -68,12 +68,11 @@ impl Axis {
 }
 
 fn label(seconds: f64) -> String {
-    let text = match seconds {
+    match seconds {
         seconds if seconds < 0.9995e-3 => format!("{:.0} µs", seconds * 1e6),
         seconds if seconds < 0.9995 => format!("{:.0} ms", seconds * 1e3),
         seconds => format!("{seconds:.0} s"),
-    };
-    text
+    }
 }
 
 pub fn escaped(text: &str) -> String {

@@ -45,7 +45,8 @@ impl Series {
 
     pub fn percentile(&self, percentile: f64) -> Duration {
         let value = self.histogram.as_ref().map_or(0, |histogram| histogram.value_at_percentile(percentile));
-        Duration::from_nanos(value)
+        // A histogram rounds up.
+        Duration::from_nanos(value).min(self.most())
     }
 
     pub fn least(&self) -> Duration {

@@ -7,7 +7,7 @@
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
@@ -19,6 +19,9 @@ use crate::exit::{self, Failure};
 
 /// How often a guardian looks whether the command has ended that it has asked to.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// How long is waited for one that has nothing to do any more.
+const ENDED_WITHIN: Duration = Duration::from_millis(100);
 
 /// How long it sleeps at most: its timer stands still while the machine is suspended.
 const NAP: Duration = Duration::from_secs(1);
@@ -58,6 +61,12 @@ impl Guardian {
         self.order(format!("until {}", moment.as_nanos()));
     }
 
+    /// There is nothing to guard any more.
+    pub fn gone(&mut self) {
+        self.order("gone".to_owned());
+        self.orders = None;
+    }
+
     fn order(&mut self, order: String) {
         let sent = self.orders.as_mut().map(|orders| orders.write_all(format!("{order}\n").as_bytes()));
         if !matches!(sent, Some(Ok(()))) {
@@ -68,9 +77,12 @@ impl Guardian {
 
 impl Drop for Guardian {
     fn drop(&mut self) {
-        self.order("gone".to_owned());
-        self.orders = None;
-        // It ends on its own. That it does is not waited for.
+        self.gone();
+        // Fetched here, where it takes a millisecond: in a container the first process may be none that fetches orphans.
+        let started = Instant::now();
+        while matches!(self.process.try_wait(), Ok(None)) && started.elapsed() < ENDED_WITHIN {
+            std::thread::sleep(Duration::from_micros(250));
+        }
     }
 }
 

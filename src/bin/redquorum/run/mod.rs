@@ -186,7 +186,8 @@ impl Job<'_> {
         if let Some(guardian) = &mut guardian {
             guardian.guard(group.id(), self.signal, self.deadlines.grace - self.deadlines.margin);
         }
-        let watched = watch::Watch::new(self, &guard, &mut group, guardian, &mut terminal).run(signals).await;
+        let watched =
+            watch::Watch::new(self, &guard, &mut group, &mut guardian, &mut terminal).run(signals).await;
         drop(terminal);
         let ended = group.ended.map_or(exit::SYSTEM, group::Ended::code);
         match watched {

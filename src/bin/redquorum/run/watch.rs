@@ -32,7 +32,7 @@ pub struct Watch<'a> {
     job: &'a Job<'a>,
     lock: &'a LockGuard,
     group: &'a mut Group,
-    guardian: Option<Guardian>,
+    guardian: &'a mut Option<Guardian>,
     terminal: &'a mut Option<Terminal>,
     /// The lock is valid until then at least.
     until: Moment,
@@ -50,7 +50,7 @@ impl<'a> Watch<'a> {
         job: &'a Job<'a>,
         lock: &'a LockGuard,
         group: &'a mut Group,
-        guardian: Option<Guardian>,
+        guardian: &'a mut Option<Guardian>,
         terminal: &'a mut Option<Terminal>,
     ) -> Self {
         let mut watch = Self { job, lock, group, guardian, terminal, until: Duration::ZERO, stopping: None };
@@ -89,7 +89,7 @@ impl<'a> Watch<'a> {
         let until = before + self.lock.remaining();
         if until > self.until && until > before {
             self.until = until;
-            if let Some(guardian) = &mut self.guardian {
+            if let Some(guardian) = self.guardian {
                 guardian.until(self.job.deadlines.overdue_at(until));
             }
         }
@@ -178,14 +178,18 @@ impl<'a> Watch<'a> {
     }
 
     fn end(&mut self) -> End {
+        if let Some(guardian) = self.guardian {
+            guardian.gone();
+        }
         let Some(Stopping { why, .. }) = self.stopping.take() else { return End::Finished };
         let left = self.until.saturating_sub(now());
         self.job.event("gone", None, json!({ "validity_left_ms": millis(left) }));
         let key = &self.job.args.key;
-        let what = format!(
-            "lock \"{key}\" was lost: {why}. The command has ended, {} before the validity",
-            time(left)
-        );
+        let when = match left.is_zero() {
+            true => "after the validity was over".to_owned(),
+            false => format!("{} before the end of validity", time(left)),
+        };
+        let what = format!("lock \"{key}\" was lost: {why}. The command was gone {when}");
         End::Lost(
             Failure::new(exit::LOST, "lost", what)
                 .next("look after the nodes with `redquorum doctor`; a longer --ttl outlives longer outages"),
