@@ -92,8 +92,9 @@ fn guarded_nodes_are_no_quorum() {
 #[test]
 fn signals_reach_the_whole_group() {
     let (cluster, traces) = (Cluster::start(3), Traces::new());
-    let script = "sh -c 'trap \"echo child >> $0; exit\" USR1; echo up >> $0; while :; do sleep 0.01; done' $0 & \
-                  trap 'echo command >> $0; wait; exit 7' USR1; while :; do sleep 0.01; done";
+    let script = "trap 'echo command >> $0; wait; exit 7' USR1; \
+                  sh -c 'trap \"echo child >> $0; exit\" USR1; echo up >> $0; while :; do sleep 0.01; done' $0 & \
+                  while :; do sleep 0.01; done";
     let trace = traces.path("trace");
     let trace = trace.to_str().expect("a path");
     let running = started(tool(&cluster, &["run", "job", "--", "sh", "-c", script, trace]));

@@ -109,6 +109,10 @@ impl<'a> Watch<'a> {
     }
 
     fn deadline(&mut self) -> Option<End> {
+        // Before the look, which would move what the guardian goes by.
+        if let Some(end) = self.overslept() {
+            return Some(end);
+        }
         self.look();
         if now() < self.next_deadline() {
             return None;
@@ -157,15 +161,20 @@ impl<'a> Watch<'a> {
         self.group.ask(signal);
     }
 
-    /// The command has ended by itself, as it seems. But where this process stood still for so long that its guardian had to
-    /// act, by what it had been told last, the command has not ended well, and something of it may be left.
+    /// The command has ended by itself, as it seems.
     fn over(&mut self) -> End {
-        if self.stopping.is_none() && now() >= self.job.deadlines.overdue_at(self.until) {
-            let why = "this process stood still, and could not keep it alive".to_owned();
-            self.stopping = Some(Stopping { why, kill_at: Duration::ZERO });
-            return self.kill();
+        self.overslept().unwrap_or_else(|| self.end())
+    }
+
+    /// Where this process stood still for so long that its guardian had to act, by what it had been told last, the command
+    /// has not ended well, and something of it may be left. So it is over even where extensions went on meanwhile.
+    fn overslept(&mut self) -> Option<End> {
+        if self.stopping.is_some() || now() < self.job.deadlines.overdue_at(self.until) {
+            return None;
         }
-        self.end()
+        let why = "this process stood still, and could not keep it alive".to_owned();
+        self.stopping = Some(Stopping { why, kill_at: Duration::ZERO });
+        Some(self.kill())
     }
 
     fn kill(&mut self) -> End {
