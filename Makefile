@@ -16,7 +16,8 @@ test-matrix: ## Run the tests against each supported server version
 soak: ## Torture for an hour, then the promised figures in full size, on a quiet machine
 	cargo test --release --all-features --test torture -- --ignored long_storm --nocapture
 	cargo test --release --all-features --test figures --test latency --test memory --test turns \
-		--test keeping --test keeping_costs --test fencing_cost --test wall_clock -- --ignored --nocapture --test-threads 1
+		--test keeping --test keeping_costs --test fencing_cost --test wall_clock --test cli -- --ignored --nocapture \
+		--test-threads 1
 
 # How long each client is measured in each round; QUICK=1 only shows that everything works.
 bench_arguments = $(if $(QUICK),--quick) $(SECONDS)

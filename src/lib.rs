@@ -77,12 +77,13 @@
 //! | `serde` | to send a held lock to another process, as `LockParts` |
 //! | `metrics` | to count and measure through the facade of the `metrics` crate |
 //! | `testing` | in the tests of your own code: nodes in memory, with faults and a clock to your liking |
+//! | `cli` | to install the command line tool; a library has no use for it |
 //!
 //! # Longer documents
 //!
 //! In the source: `docs/design.md` (how it is built, and why), `docs/safety.md` (what holds under which assumption, and which test shows it),
 //! `docs/waiting.md` (waiting in line), `docs/operations.md` (nodes, restarts, access rules, metrics), `docs/testing.md` (how that is shown), `docs/fencing.md` (fencing tokens,
-//! and what a resource has to do with them), and the table of all defaults in `README.md`.
+//! and what a resource has to do with them), `docs/cli.md` (the command line tool), and the table of all defaults in `README.md`.
 
 #[cfg(feature = "runtime")]
 mod builder;

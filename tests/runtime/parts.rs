@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use redquorum::testing::{MemoryCluster, MemoryNode};
-use redquorum::{InvalidRequest, LockParts, Lost, ResumeError};
+#[cfg(feature = "serde")]
+use redquorum::{InvalidRequest, LockParts};
+use redquorum::{Lost, ResumeError};
 use tokio::time::{Instant, sleep};
 
 use super::support::{KEY, TTL, cancelled_after, client, heal, holders, nothing_is_left};

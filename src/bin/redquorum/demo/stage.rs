@@ -1,10 +1,20 @@
 //! What the demo shows: lines, colours on a terminal, and checks that count.
 
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::time::Duration;
 
 use redquorum::{Outcome, Report};
+
+use crate::words::{fill, time};
+
+/// Prints a line. Who does not read on, with the output in a pipe, has seen enough: that is no fault of the demo.
+macro_rules! show {
+    ($($text:tt)*) => {{
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+pub(super) use show;
 
 /// Lines are filled up to here: a terminal of 80 columns shows them whole.
 const WIDTH: usize = 78;
@@ -42,27 +52,27 @@ impl Stage {
     /// Begins an act.
     pub fn act(&mut self, title: &str) {
         self.acts += 1;
-        println!("\n{}", self.paint(Colour::Bold, &format!("{}. {title}", self.acts)));
+        show!("\n{}", self.paint(Colour::Bold, &format!("{}. {title}", self.acts)));
     }
 
     /// Words, filled into lines.
     pub fn say(&self, text: impl fmt::Display) {
         for line in fill(&text.to_string(), WIDTH - 3) {
-            println!("   {line}");
+            show!("   {line}");
         }
     }
 
     /// Words that matter less.
     pub fn remark(&self, text: impl fmt::Display) {
         for line in fill(&text.to_string(), WIDTH - 3) {
-            println!("   {}", self.paint(Colour::Dim, &line));
+            show!("   {}", self.paint(Colour::Dim, &line));
         }
     }
 
     /// What the library itself says, word for word.
     pub fn quote(&self, text: impl fmt::Display) {
         for line in fill(&text.to_string(), WIDTH - 5) {
-            println!("   {} {}", self.paint(Colour::Yellow, "|"), line);
+            show!("   {} {}", self.paint(Colour::Yellow, "|"), line);
         }
     }
 
@@ -71,7 +81,7 @@ impl Stage {
         let at = format!("{:>9}", time(at));
         for (index, line) in fill(&text.to_string(), WIDTH - 14).into_iter().enumerate() {
             let at = if index == 0 { at.as_str() } else { "         " };
-            println!("   {}  {line}", self.paint(Colour::Cyan, at));
+            show!("   {}  {line}", self.paint(Colour::Cyan, at));
         }
     }
 
@@ -90,7 +100,7 @@ impl Stage {
                 Outcome::Pending | Outcome::NotSent(_) => String::new(),
                 _ => format!("after {}", time(node.elapsed)),
             };
-            println!("   {name} {}", format!("{outcome} {after}").trim_end());
+            show!("   {name} {}", format!("{outcome} {after}").trim_end());
         }
     }
 
@@ -98,7 +108,7 @@ impl Stage {
     pub fn check(&mut self, so: bool, text: impl fmt::Display) {
         let mark = if so { self.paint(Colour::Green, "ok") } else { self.paint(Colour::Red, "NO") };
         for (index, line) in fill(&text.to_string(), WIDTH - 6).into_iter().enumerate() {
-            println!("   {} {line}", if index == 0 { mark.as_str() } else { "  " });
+            show!("   {} {line}", if index == 0 { mark.as_str() } else { "  " });
         }
         if !so {
             self.failed.push(format!("act {}: {text}", self.acts));
@@ -111,35 +121,4 @@ impl Stage {
             false => text.to_owned(),
         }
     }
-}
-
-/// A time, as exact as anybody wants to know it.
-pub fn time(time: Duration) -> String {
-    match time.as_secs_f64() * 1_000.0 {
-        millis if millis < 10.0 => format!("{millis:.1} ms"),
-        millis if millis < 950.0 => format!("{millis:.0} ms"),
-        millis => format!("{:.2} s", millis / 1_000.0),
-    }
-}
-
-/// "1 node", "2 nodes".
-pub fn count(number: usize, noun: &str) -> String {
-    if number == 1 { format!("{number} {noun}") } else { format!("{number} {noun}s") }
-}
-
-/// Breaks a text into lines of at most `width` characters, between words.
-fn fill(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let line = lines.last_mut().expect("there is always a line");
-        if line.is_empty() {
-            line.push_str(word);
-        } else if line.chars().count() + 1 + word.chars().count() <= width {
-            line.push(' ');
-            line.push_str(word);
-        } else {
-            lines.push(word.to_owned());
-        }
-    }
-    lines
 }

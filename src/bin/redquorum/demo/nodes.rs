@@ -12,7 +12,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use redquorum::testing::{MemoryCluster, MemoryNode};
 use redquorum::{Redlock, RedlockBuilder};
 
-use crate::proxy::{Mode, Proxy};
+use super::proxy::{Mode, Proxy};
 
 /// What a network would take for the way to a node in memory, so that times mean something.
 const PRETENDED_WAY: Duration = Duration::from_millis(1);

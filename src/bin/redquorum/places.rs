@@ -1,0 +1,173 @@
+//! Where the nodes and the numbers of a client come from: flags, the environment, a file, in that order.
+//!
+//! Knows the names of the settings and where a file may lie. Shows no value that it read, since addresses hold passwords.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use redquorum::{Redlock, RedlockBuilder};
+use serde::Deserialize;
+
+use crate::args::{Common, duration};
+use crate::exit::{CONFIG, Failure};
+use crate::words::split;
+
+/// What a configuration file may say. Anything else in it is a mistake that is told.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct File {
+    #[serde(default)]
+    nodes: Vec<String>,
+    prefix: Option<String>,
+    #[serde(default, deserialize_with = "time")]
+    ttl: Option<Duration>,
+    #[serde(default, deserialize_with = "time")]
+    wait: Option<Duration>,
+    #[serde(default, deserialize_with = "time")]
+    restart_guard: Option<Duration>,
+    #[serde(default)]
+    no_restart_guard: bool,
+    #[serde(default, deserialize_with = "time")]
+    connect_timeout: Option<Duration>,
+    #[serde(default, deserialize_with = "time")]
+    reply_timeout: Option<Duration>,
+}
+
+fn time<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    duration(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+/// The nodes, and what was said about a client of them.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// URLs, which may hold passwords.
+    pub urls: Vec<String>,
+    pub prefix: String,
+    pub ttl: Option<Duration>,
+    pub wait: Option<Duration>,
+    pub guard: Guard,
+    pub connect_timeout: Option<Duration>,
+    pub reply_timeout: Option<Duration>,
+}
+
+/// What was said of the restart guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    Default,
+    Of(Duration),
+    Off,
+}
+
+impl Places {
+    /// What flags, environment and file say together; without a node it is an error that says where to name one.
+    pub fn find(common: &Common) -> Result<Self, Failure> {
+        let places = Self::find_any(common)?;
+        if places.urls.is_empty() {
+            let next = format!(
+                "name them with --nodes redis://host1,redis://host2,redis://host3, in REDQUORUM_NODES, or as \
+                 nodes = [\"redis://host1\", …] in {}",
+                candidates().first().map_or("a file".to_owned(), |path| path.display().to_string())
+            );
+            return Err(Failure::new(CONFIG, "config", "no node is named anywhere").next(next));
+        }
+        Ok(places)
+    }
+
+    /// As [`Places::find`], but there may be no node.
+    pub fn find_any(common: &Common) -> Result<Self, Failure> {
+        let file = match &common.config {
+            Some(path) => read(path)?,
+            None => match candidates().iter().find(|path| path.is_file()) {
+                Some(path) => read(path)?,
+                None => File::default(),
+            },
+        };
+        let given: Vec<_> = common.nodes.iter().flat_map(|given| split(given)).collect();
+        let guard = match (common.no_restart_guard, common.restart_guard) {
+            (true, _) => Guard::Off,
+            (false, Some(guard)) => Guard::Of(guard),
+            (false, None) if file.no_restart_guard => Guard::Off,
+            (false, None) => file.restart_guard.map_or(Guard::Default, Guard::Of),
+        };
+        Ok(Self {
+            urls: if given.is_empty() { file.nodes } else { given },
+            prefix: common.prefix.clone().or(file.prefix).unwrap_or_default(),
+            ttl: file.ttl,
+            wait: file.wait,
+            guard,
+            connect_timeout: common.connect_timeout.or(file.connect_timeout),
+            reply_timeout: common.reply_timeout.or(file.reply_timeout),
+        })
+    }
+
+    /// A builder of a client of these nodes.
+    pub fn builder(&self) -> RedlockBuilder {
+        self.settings().nodes(self.urls.iter().map(String::as_str))
+    }
+
+    /// The same, without its nodes.
+    pub fn settings(&self) -> RedlockBuilder {
+        let mut builder = Redlock::builder().prefix(&self.prefix);
+        builder = match self.guard {
+            Guard::Default => builder,
+            Guard::Of(guard) => builder.restart_guard(guard),
+            Guard::Off => builder.no_restart_guard(),
+        };
+        if let Some(timeout) = self.connect_timeout {
+            builder = builder.connect_timeout(timeout);
+        }
+        if let Some(timeout) = self.reply_timeout {
+            builder = builder.reply_timeout(timeout);
+        }
+        if let Some(ttl) = self.ttl {
+            builder = builder.ttl(ttl);
+        }
+        builder
+    }
+}
+
+/// Where a file is looked for, the best place first: the user's, then the system's. Not in the current directory, so that
+/// nobody is led to other nodes by what lies there.
+pub fn candidates() -> Vec<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let user = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")));
+    let mut paths: Vec<_> = user.map(|dir| dir.join("redquorum/config.toml")).into_iter().collect();
+    paths.push("/etc/redquorum.toml".into());
+    paths
+}
+
+fn read(path: &Path) -> Result<File, Failure> {
+    let failed = |what: String| {
+        let what = format!("{} cannot be used: {what}", path.display());
+        Failure::new(CONFIG, "config", what).next("`redquorum help nodes` shows what such a file may say")
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    // The parser's longer words quote the line, which may hold a password.
+    toml::from_str(&text).map_err(|error| {
+        let line = error.span().map(|span| text[..span.start.min(text.len())].lines().count().max(1));
+        failed(format!(
+            "{}{}",
+            line.map_or(String::new(), |line| format!("line {line}: ")),
+            unquoted(error.message())
+        ))
+    })
+}
+
+/// A parser's message without any value that it quotes.
+fn unquoted(message: &str) -> &str {
+    if message.contains("://") { "a value that does not belong there" } else { message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A misspelt setting is a mistake, not ignored.
+    #[test]
+    fn a_misspelt_setting_is_refused() {
+        assert!(toml::from_str::<File>("ndoes = []").is_err());
+        let file: File = toml::from_str("nodes = [\"redis://a\"]\nttl = \"5s\"\nprefix = \"app:\"").unwrap();
+        assert_eq!((file.nodes.len(), file.ttl), (1, Some(Duration::from_secs(5))));
+    }
+}

@@ -1,0 +1,14 @@
+//! The command line tool as a user runs it: the built program, against real servers.
+//!
+//! Servers here were just started and hold nothing, so every call says `--no-restart-guard`, as such a user would.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod doctor;
+mod face;
+mod looks;
+mod loss;
+mod run;
+mod shows;
+mod support;
