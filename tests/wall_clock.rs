@@ -115,7 +115,11 @@ async fn steps_its_clock() {
         assert!((ms(699)..ms(700) + SLACK).contains(&waited.elapsed()), "{:?}", waited.elapsed());
         assert_eq!(plain.lost().await, Lost::Expired);
         let held = started.elapsed();
-        assert!(!plain.is_valid() && held < TTL + SLACK && held + SLACK > TTL, "lost after {held:?}");
+        // Told some milliseconds before the end, or later where the machine is busy.
+        assert!(held < TTL + SLACK && held + SLACK > TTL, "lost after {held:?}");
+        while plain.is_valid() {
+            assert!(started.elapsed() < TTL, "valid after {:?}", started.elapsed());
+        }
         let (rival, _) = acquired(&redlock, "plain", SOON).await;
         assert!(started.elapsed() + ms(50) > TTL, "two hold: {:?}", started.elapsed());
         rival.release().await.expect("held");

@@ -43,6 +43,7 @@ pub async fn eventually(within: Duration, what: &str, mut condition: impl FnMut(
 }
 
 /// An example of the package, as a user starts it.
+#[allow(unexpected_cfgs, reason = "the measurements include this module as well, and have no such features")]
 pub fn example(name: &str) -> Command {
     // Cargo names the programs of examples to no test, so it is asked to run it. Examples need these features at most, and
     // with the same ones for each nothing is built twice.
