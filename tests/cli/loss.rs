@@ -182,9 +182,11 @@ fn a_command_is_asked_before_it_is_killed() {
 fn ask() -> Result<(), String> {
     let (cluster, traces) = (Cluster::start(3), Traces::new());
     let trace = traces.path("trace");
-    let script = "trap 'echo asked >> $0; exit 0' HUP; echo up >> $0; while :; do sleep 0.01; done";
-    let args =
-        ["--json", "run", "--ttl", "2s", "--grace", "1s", "--signal", "HUP", "job", "--", "sh", "-c", script];
+    // Not HUP: whoever is started with that ignored cannot hear it, nor can its children.
+    let script = "trap 'echo asked >> $0; exit 0' USR1; echo up >> $0; while :; do sleep 0.01; done";
+    let args = [
+        "--json", "run", "--ttl", "2s", "--grace", "1s", "--signal", "USR1", "job", "--", "sh", "-c", script,
+    ];
     let running = started(tool(&cluster, &[&args[..], &[trace.to_str().expect("a path")]].concat()));
     eventually("the command is up", || traces.read("trace").contains("up"));
     fresh_expiry(&cluster);
