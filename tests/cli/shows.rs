@@ -27,9 +27,7 @@ fn bench_measures_and_draws() {
             && number(&one["quorum"]["p99_ms"]) >= number(&one["quorum"]["p50_ms"])
     );
     let slowed = &value["one_node_slowed"];
-    // Where all its answers came after the last look, there is nothing to show of it.
-    let slow = &slowed["nodes"][2];
-    assert!(slow["count"] == 0 || number(&slow["p50_ms"]) >= 30.0, "{value:#}");
+    assert!(number(&slowed["nodes"][2]["p50_ms"]) >= 30.0, "{value:#}");
     assert!(number(&slowed["quorum"]["p50_ms"]) < 30.0, "nobody waits for one slow node: {value:#}");
     let contended = &value["contended"];
     assert_eq!((&contended["shares"], &contended["failed"]), (&serde_json::json!([20, 20]), &0.into()));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use redquorum::{LockGuard, Outcome, Redlock, RedlockBuilder};
+use redquorum::{Health, LockGuard, Outcome, Redlock, RedlockBuilder};
 
 use super::series::Series;
 use crate::exit::Failure;
@@ -61,6 +61,7 @@ pub async fn alone(redlock: &Redlock, key: &str, count: u32, bar: &ProgressBar) 
         failed: 0,
         last_error: None,
     };
+    connected(redlock).await;
     let began = Instant::now();
     for _ in 0..count {
         let at = began.elapsed();
@@ -82,6 +83,14 @@ pub async fn alone(redlock: &Redlock, key: &str, count: u32, bar: &ProgressBar) 
         bar.inc(1);
     }
     measured
+}
+
+/// Waits until the first attempt to connect to each node has ended: a client is ready with a quorum, and the rounds of a short
+/// measurement could be over before a slow node is there. The connect timeout bounds it.
+async fn connected(redlock: &Redlock) {
+    while redlock.nodes().iter().any(|node| node.health == Health::Connecting) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// When each node answered, those included that nobody had to wait for.
