@@ -146,7 +146,7 @@ fn watch_shows_what_happens() {
 #[test]
 fn the_terminal_is_lent_to_the_command() {
     let cluster = Cluster::start(3);
-    let script = "trap \"echo caught; exit 9\" INT; echo ready; until read line; do sleep 0.01; done; echo read $line; while :; do sleep 0.01; done";
+    let script = "trap \"echo caught; exit 9\" INT; echo ready; read line; echo read $line; while :; do sleep 0.01; done";
     let Some(terminal) = Terminal::open(tool(&cluster, &["run", "job", "--", "sh", "-c", script])) else {
         println!("skipped: no tmux");
         return;

@@ -59,6 +59,12 @@ impl Terminal {
         self.lent
     }
 
+    /// Whether this group may use it now, or may from now on.
+    pub fn serves(&mut self, group: Pid) -> bool {
+        let foreground = tcgetpgrp(&self.tty).ok().map(|pid| pid.as_raw_nonzero().get());
+        (self.lent && foreground == Some(group.as_raw())) || self.lend(group)
+    }
+
     fn give(&self, group: rustix::process::Pid) -> bool {
         quietly(|| tcsetpgrp(&self.tty, group).is_ok())
     }

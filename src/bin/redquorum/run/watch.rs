@@ -222,7 +222,8 @@ impl<'a> Watch<'a> {
     fn command_stopped(&mut self, by: Signal) {
         let wants_terminal = matches!(by, Signal::SIGTTIN | Signal::SIGTTOU);
         let group = self.group.id();
-        if wants_terminal && self.terminal.as_mut().is_some_and(|terminal| terminal.lend(group)) {
+        // It may have asked in the moment before it was lent the terminal, and its stop is heard of after that.
+        if wants_terminal && self.terminal.as_mut().is_some_and(|terminal| terminal.serves(group)) {
             self.group.signal(Signal::SIGCONT);
         } else if wants_terminal || by == Signal::SIGTSTP {
             self.pause(by);
