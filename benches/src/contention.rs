@@ -10,14 +10,13 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::bars::N;
 use crate::locker::Locker;
 use crate::nodes::Nodes;
 use crate::ours::{How, Ours};
 use crate::results::{Contention, OURS, Turns, median};
 use crate::settings::Settings;
 
-/// How many nodes.
-pub const NODES: usize = 5;
 /// How many processes contend.
 pub const PROCESSES: usize = 4;
 /// How many tasks in each.
@@ -91,7 +90,7 @@ fn run(nodes: &Nodes, contention: &mut Contention, round: usize, time: Duration)
     let children: Vec<Child> = (0..contention.processes)
         .map(|process| {
             Command::new(&program)
-                .args([WORKER, &contention.who, &nodes.urls(NODES).join(","), &key])
+                .args([WORKER, &contention.who, &nodes.urls(N).join(","), &key])
                 .args([contention.tasks.to_string(), (process * contention.tasks).to_string()])
                 .args([contention.hold.to_string(), start.to_string(), end.to_string()])
                 .stdout(Stdio::piped())

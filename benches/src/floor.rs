@@ -17,6 +17,9 @@ use crate::locker::Locker;
 
 const TTL_MILLIS: u64 = 10_000;
 
+/// How long the floor waits for a node that hangs: the `redis` crate's own default. Without one a call to it stays for ever.
+pub const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
+
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 

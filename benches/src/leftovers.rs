@@ -9,13 +9,11 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use crate::bars::N;
 use crate::locker::Locker;
 use crate::nodes::Nodes;
 use crate::results::Leftover;
 use crate::settings::Settings;
-
-/// How many nodes.
-pub const NODES: usize = 5;
 
 /// Once everything is healthy: far more than an undo takes, far less than a TTL.
 fn grace(settings: &Settings) -> Duration {
@@ -54,7 +52,7 @@ pub async fn measure<L: Locker>(
         let key = name("refused", number);
         // With and without what the clients put before the name.
         for key in [&key, &format!("distributed-lock:{key}")] {
-            for server in &nodes.healthy()[..NODES / 2 + 1] {
+            for server in &nodes.healthy()[..N / 2 + 1] {
                 server.command(&["SET", key, STRANGER, "PX", "60000"]);
             }
         }
@@ -106,7 +104,7 @@ const STRANGER: &str = "stranger";
 /// The keys with this in their name that are not the stranger's, once everything had time to settle.
 async fn left(nodes: &Nodes, name: &str, settings: &Settings) -> usize {
     tokio::time::sleep(grace(settings)).await;
-    let asked = nodes.healthy()[..NODES - 1].iter().chain([nodes.frozen()]);
+    let asked = nodes.healthy()[..N - 1].iter().chain([nodes.frozen()]);
     // Values are any bytes: some clients' are no text.
     let stranger = redis::Value::BulkString(STRANGER.into());
     let ours = |server: &crate::common::Server| {

@@ -28,3 +28,14 @@ pub mod plot;
 pub mod results;
 pub mod settings;
 pub mod table;
+
+/// How a program of these ends: with what went wrong on the standard error, if anything did. Being slow is not wrong.
+pub fn ended(program: &str, result: Result<(), String>) -> std::process::ExitCode {
+    match result {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{program}: {error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

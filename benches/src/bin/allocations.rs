@@ -6,6 +6,7 @@
 use std::alloc::System;
 use std::process::ExitCode;
 
+use redquorum_bench::bars::N;
 use redquorum_bench::floor::Floor;
 use redquorum_bench::locker::Locker;
 use redquorum_bench::nodes::Nodes;
@@ -17,22 +18,15 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 #[global_allocator]
 static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-const NODES: usize = 5;
 const CYCLES: usize = 2_000;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("allocations: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    redquorum_bench::ended("allocations", run())
 }
 
 fn run() -> Result<(), String> {
     let nodes = Nodes::start()?;
-    let urls = nodes.urls(NODES);
+    let urls = nodes.urls(N);
     let counted = measure::runtime("current-thread").block_on(async {
         let floor = Floor::connect(&urls, None).await.map_err(|error| error.to_string())?;
         let ours = Ours::connect(&urls, How::Plain).await.map_err(|error| error.to_string())?;

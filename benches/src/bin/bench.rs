@@ -7,7 +7,7 @@ use redquorum_bench::bars::{
     self, ALL_HEALTHY, BESIDE_KEPT, DEAD, FENCED, HEALTHY, HUNG, KEPT, N, NODES, TASKS,
 };
 use redquorum_bench::contention::{self, HOLD, LINE, PROCESSES, RETRY, WORKER};
-use redquorum_bench::floor::Floor;
+use redquorum_bench::floor::{Floor, RESPONSE_TIMEOUT};
 use redquorum_bench::machine::Machine;
 use redquorum_bench::measure::{self, Entrant, interleave};
 use redquorum_bench::nodes::{self, Nodes};
@@ -16,17 +16,8 @@ use redquorum_bench::results::{self, FLOOR, OURS, RUNTIMES, Row, Run};
 use redquorum_bench::settings::{Settings, step};
 use redquorum_bench::{plot, table};
 
-/// The `redis` crate's own, without which a call to a hung node stays for ever.
-const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
-
 fn main() -> ExitCode {
-    match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bench: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    redquorum_bench::ended("bench", run(&std::env::args().skip(1).collect::<Vec<_>>()))
 }
 
 fn run(arguments: &[String]) -> Result<(), String> {

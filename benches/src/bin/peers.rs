@@ -9,7 +9,7 @@ use redquorum_bench::bars::{self, DEAD, HEALTHY, HUNG, N};
 use redquorum_bench::contention::{
     self, DISTRIBUTED_LOCK, HOLD, LINE, PROCESSES, REDLOCK, RETRY, RSLOCK, RSLOCK_DEFAULT, TASKS, WORKER,
 };
-use redquorum_bench::floor::Floor;
+use redquorum_bench::floor::{Floor, RESPONSE_TIMEOUT};
 use redquorum_bench::leftovers;
 use redquorum_bench::machine::Machine;
 use redquorum_bench::measure::{self, Entrant, interleave};
@@ -20,20 +20,11 @@ use redquorum_bench::results::{self, FLOOR, Leftover, OURS, RUNTIMES, Row, Run};
 use redquorum_bench::settings::{Settings, step};
 use redquorum_bench::{plot, table};
 
-/// Of the floor, where a node hangs or is dead: the `redis` crate's own, which `rslock` has everywhere.
-const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
-
 /// The argument that leaves everything but contention out.
 const CONTENTION: &str = "contention";
 
 fn main() -> ExitCode {
-    match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("peers: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    redquorum_bench::ended("peers", run(&std::env::args().skip(1).collect::<Vec<_>>()))
 }
 
 fn run(arguments: &[String]) -> Result<(), String> {

@@ -8,13 +8,7 @@ use redquorum_bench::results::{Allocations, Run, read};
 use redquorum_bench::{document, plot};
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("report: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    redquorum_bench::ended("report", run())
 }
 
 fn run() -> Result<(), String> {
