@@ -278,8 +278,7 @@ impl<'a> Session<'a> {
             return self.start_parts(call, cx);
         }
         let form = command::form(&request.operation, self.link.abilities);
-        let mut place = self.place();
-        command::encode(&mut place.wire.command, &request.operation, form, &self.settings.prefix);
+        let place = self.encoded(&request.operation, form);
         self.start(place, Work::Call { call, form }, cx);
     }
 
@@ -297,8 +296,7 @@ impl<'a> Session<'a> {
         for (index, extension) in each.iter().enumerate() {
             let operation = extension.clone().into();
             let form = command::form(&operation, self.link.abilities);
-            let mut place = self.place();
-            command::encode(&mut place.wire.command, &operation, form, &self.settings.prefix);
+            let place = self.encoded(&operation, form);
             self.start(place, Work::Part { call: number, index, form }, cx);
         }
     }
@@ -324,8 +322,7 @@ impl<'a> Session<'a> {
             Ok(value) => command::decode(&operation, form, &value),
             Err(error) => match command::other_form(form, &error, &mut self.link.abilities) {
                 Some(form) => {
-                    let mut place = self.place();
-                    command::encode(&mut place.wire.command, &operation, form, &self.settings.prefix);
+                    let place = self.encoded(&operation, form);
                     return self.start(place, Work::Part { call: number, index, form }, cx);
                 }
                 None => command::decode_error(form, &error),
@@ -345,6 +342,13 @@ impl<'a> Session<'a> {
             let command = Cmd::with_capacity(12, 2 * LONGEST_KEPT);
             Place { wire: Wire { command, connection: self.link.connection.clone() }, answer: None }
         })
+    }
+
+    /// An operation, ready to be handed to the connection.
+    fn encoded(&mut self, operation: &Operation, form: Form) -> Place {
+        let mut place = self.place();
+        command::encode(&mut place.wire.command, operation, form, &self.settings.prefix);
+        place
     }
 
     /// Hands a command to the connection.
@@ -419,8 +423,7 @@ impl<'a> Session<'a> {
                 let may_repeat = !(operation.creates() && request.mailbox.is_over());
                 let other = command::other_form(form, &error, &mut self.link.abilities);
                 if let Some(form) = other.filter(|_| may_repeat) {
-                    let mut place = self.place();
-                    command::encode(&mut place.wire.command, operation, form, &self.settings.prefix);
+                    let place = self.encoded(operation, form);
                     return self.start(place, Work::Call { call, form }, cx);
                 }
                 if matches!(error.code.as_str(), "READONLY" | "MASTERDOWN") {
@@ -497,15 +500,20 @@ impl<'a> Session<'a> {
         self.start(place, Work::Probe { token }, cx);
     }
 
-    /// A server, or something before it, that left out a reply or gave one too many is never silent, and yet every answer is
-    /// another call's from then on. So it is asked for something that nothing else answers: now and then, and sooner where
-    /// calls take longer than their timeout although answers come.
-    fn may_be_out_of_step(&self, now: TokioInstant) -> bool {
-        let quiet = now.duration_since(self.last_probe);
-        let heard = now.duration_since(self.last_heard) < self.silence.suspect;
-        let first = self.in_flight.front().map(|first| now.duration_since(first.since));
-        let lags = heard && first.is_some_and(|age| age >= self.settings.reply_timeout);
-        quiet >= PROBE_EVERY || (lags && quiet >= self.silence.suspect)
+    /// An idle connection may be gone. And a server, or something before it, that left out a reply or gave one too many is never
+    /// silent, and yet every answer is another call's from then on. So it is asked for something that nothing else answers:
+    /// now and then, and sooner where calls take longer than their timeout although answers come.
+    fn probe_is_due(&self, now: TokioInstant) -> bool {
+        let probed = now.duration_since(self.last_probe);
+        let heard = now.duration_since(self.last_heard);
+        match self.in_flight.front() {
+            None => probed >= PROBE_EVERY || heard >= self.probe_every,
+            Some(first) => {
+                let lags = now.duration_since(first.since) >= self.settings.reply_timeout;
+                probed >= PROBE_EVERY
+                    || (lags && heard < self.silence.suspect && probed >= self.silence.suspect)
+            }
+        }
     }
 
     /// Looks now and then at how long the first in line has been waiting, and asks a connection that is idle.
@@ -533,10 +541,9 @@ impl<'a> Session<'a> {
                     self.suspect = true;
                     self.desk.set_suspect(true);
                 }
-                None if now.duration_since(self.last_heard) >= self.probe_every => self.probe(now, cx),
                 _ => {}
             }
-            if self.may_be_out_of_step(now) {
+            if self.probe_is_due(now) {
                 self.probe(now, cx);
             }
             self.look_if_due(now);
