@@ -190,20 +190,17 @@ impl Driver {
     }
 
     fn handle(&mut self, deliveries: &mut Vec<Delivery>) {
+        if deliveries.is_empty() {
+            return;
+        }
+        // The moment of reading, not of arrival: validity is checked after the last needed reply was read (rule 1).
+        let now = self.shared.clock.now();
         for delivery in deliveries.drain(..) {
             let Delivery { node, call, creates, connection, reply, standing, at } = delivery;
             self.lease.see_number(CallId(call as u32), &reply);
             let reply = self.lease.weigh(reply, creates, standing);
             tracing::debug!(%node, key = %self.lease.key(), ?reply, at = ?at, "vote");
-            // The moment of reading, not of arrival: validity is checked after the last needed reply was read (rule 1).
-            self.lease.handle_reply(
-                node,
-                CallId(call as u32),
-                creates,
-                connection,
-                reply,
-                self.shared.clock.now(),
-            );
+            self.lease.handle_reply(node, CallId(call as u32), creates, connection, reply, now);
             self.pump();
         }
     }
@@ -217,6 +214,9 @@ impl Driver {
     fn pump_but(&mut self, mut bundle: Option<impl FnMut(Send)>) {
         self.watched.tell(&self.lease);
         self.hold.see(&self.lease, || self.shared.clock.now());
+        // One reading for commands that go out together: what it is too early for the last of them is far less than the
+        // margin of a debt.
+        let mut now = None;
         while let Some(send) = self.lease.poll_send() {
             if let (Some(bundle), Operation::Extend { .. }) = (&mut bundle, &send.operation) {
                 bundle(send);
@@ -229,7 +229,8 @@ impl Driver {
             let Some(node) = self.shared.nodes.get(send.node.index()) else { continue };
             let (operation, debt, call) = (send.operation, send.debt, u64::from(send.call.0));
             let admitted = node.send(Request { operation, debt, mailbox, call });
-            self.lease.handle_sent(send.node, send.call, admitted, self.shared.clock.now());
+            let now = *now.get_or_insert_with(|| self.shared.clock.now());
+            self.lease.handle_sent(send.node, send.call, admitted, now);
         }
     }
 }

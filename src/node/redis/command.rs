@@ -111,6 +111,14 @@ pub(super) fn form(operation: &Operation, abilities: Abilities) -> Form {
     }
 }
 
+/// Commands about one key that is not longer are made in memory that is used again.
+pub(super) const SHORT_KEY: usize = 256;
+
+/// Room for the longest command about a short key.
+pub(super) fn of_usual_length() -> Cmd {
+    Cmd::with_capacity(12, 2 * SHORT_KEY)
+}
+
 /// Makes this command, which may have been another before, the operation in this form. `prefix` is the client's.
 pub(super) fn encode(cmd: &mut Cmd, operation: &Operation, form: Form, prefix: &[u8]) {
     let key = operation.key().as_bytes();

@@ -9,6 +9,7 @@
 //! | [`health`] | what follows from that, over all connections to one address |
 //! | [`names`] | what the client's own keys and channels are called |
 //! | [`session`] | the calls on one connection, in order, until it ends |
+//! | [`wire`] | the commands on it, until they are answered |
 //!
 //! This file is the life around them: connect, serve, pause, again. Reconnecting never makes callers wait: while there
 //! is no connection the door refuses at once.
@@ -20,6 +21,7 @@ mod handshake;
 mod health;
 mod names;
 mod session;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,37 +1,33 @@
 //! The calls on one connection, in order, until it ends.
 //!
-//! One future, polled by the node's task alone: takes admitted calls, hands each to the connection with its first poll,
-//! and reads the answers in order. It owns every call until it is answered, so a caller may be gone long before.
+//! One future, polled by the node's task alone: takes queued calls, hands them to the connection, and reads all answers in order.
+//! It owns every call until it is answered, so a caller may be gone long before. What is under way on the connection is
+//! the [`wire`](super::wire)'s.
 //!
-//! Facts about the `redis` crate that shape it (measured on 1.8.1):
-//!
-//! - A request is queued at its *first poll*, provided the connection's buffer has room: hence fewer calls inside than
-//!   the buffer holds, and one task that polls them in order of admission.
-//! - A request whose future is dropped before the connection took it is never sent: hence none is dropped.
-//! - With tokio's cooperation budget used up, a first poll queues nothing: hence [`tokio::task::unconstrained`].
-//! - A hung server never errors a connection: hence the limits of silence here.
+//! A hung server never errors a connection: hence the limits of silence here.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisError, RedisResult, Value};
+use redis::{RedisError, RedisResult, Value};
 use tokio::time::{Instant as TokioInstant, Sleep};
-use tokio_util::sync::{CancellationToken, ReusableBoxFuture};
+use tokio_util::sync::CancellationToken;
 
 use super::command::{self, Form, ServerError};
 use super::facts::{self, Look};
 use super::handshake::Link;
 use super::health::Health;
+use super::wire::{Arrived, Wire, Work};
 use super::{LINGER, LOOK_EVERY, Settings, refuse};
 use crate::clock::Clock;
 use crate::node::silence::Silence;
-use crate::node::{Adoption, Call, Desk, Request};
+use crate::node::{Adoption, Call, Desk};
 use crate::protocol::message::{ConnectionId, Operation, Reply, ServerMessage, Unknown};
 use crate::protocol::restart::Standing;
+use crate::protocol::time::Instant;
 
 /// Calls taken in one poll before answers are read and other tasks get their turn.
 const BATCH: usize = 128;
@@ -50,6 +46,9 @@ pub(super) enum Ended {
     ClientGone,
 }
 
+/// Where answers are not those to the questions.
+const OUT_OF_STEP: &str = "answers come to other questions, connection given up";
+
 /// How soon after one look at the server another may follow, where an answer gives cause.
 const LEAST_BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
@@ -58,73 +57,6 @@ const MARK_EVERY: Duration = Duration::from_secs(1);
 
 /// What the server is asked of itself besides the calls: one question at a time.
 type Asking = Pin<Box<dyn Future<Output = RedisResult<Look>> + Send>>;
-
-/// Places that are kept for the next commands. More are on their way in a burst only.
-const PLACES: usize = 64;
-
-/// A key or command beyond this is given its own memory, and gives it back.
-const LONGEST_KEPT: usize = 256;
-
-/// An answer, and what its command was sent with.
-type Answer = ReusableBoxFuture<'static, (Wire, RedisResult<Value>)>;
-
-/// What a command is sent with: made once, and used again and again.
-struct Wire {
-    command: Cmd,
-    connection: MultiplexedConnection,
-}
-
-impl Wire {
-    async fn send(mut self) -> (Self, RedisResult<Value>) {
-        let answer = self.connection.send_packed_command(&self.command).await;
-        (self, answer)
-    }
-}
-
-/// Where a command finds room: two allocations for thousands of commands.
-struct Place {
-    wire: Wire,
-    /// The memory of a future that has ended.
-    answer: Option<Answer>,
-}
-
-/// One command on its way.
-struct InFlight {
-    answer: Answer,
-    since: TokioInstant,
-    work: Work,
-}
-
-#[expect(clippy::large_enum_variant, reason = "nearly all are calls, and probes are rare")]
-enum Work {
-    Call {
-        call: Call,
-        form: Form,
-    },
-    /// One lease of a call about many, which the server does not take together.
-    Part {
-        call: u64,
-        index: usize,
-        form: Form,
-    },
-    /// Only there to be answered, with this.
-    Probe {
-        token: u64,
-    },
-}
-
-impl Work {
-    /// Whether its command is of a size that most have.
-    fn is_small(&self) -> bool {
-        match self {
-            Self::Call { call, .. } => call.request().is_some_and(|Request { operation, .. }| {
-                operation.keys() == 1 && operation.key().as_bytes().len() <= LONGEST_KEPT
-            }),
-            Self::Part { .. } => false,
-            Self::Probe { .. } => true,
-        }
-    }
-}
 
 /// A call about many leases that was sent as a command for each, and its answers so far.
 struct Parts {
@@ -136,14 +68,13 @@ struct Parts {
 pub(super) struct Session<'a> {
     desk: &'a mut Desk,
     link: Link,
+    wire: Wire,
     health: &'a mut Health,
     connection: ConnectionId,
     settings: &'a Settings,
     clock: &'a Clock,
     silence: Silence,
     probe_every: Duration,
-    in_flight: VecDeque<InFlight>,
-    places: Vec<Place>,
     /// Calls that were sent in parts, by number.
     parts: BTreeMap<u64, Parts>,
     next_parts: u64,
@@ -175,18 +106,18 @@ impl<'a> Session<'a> {
     ) -> Self {
         let now = TokioInstant::now();
         let connection = desk.open(link.name, link.deaf.is_some());
+        let wire = Wire::new(link.connection.clone(), link.abilities, settings.prefix.clone());
         let probe_every = if link.tells_ending { PROBE_EVERY } else { PROBE_EVERY_RESP2 };
         Self {
             desk,
             link,
+            wire,
             health,
             connection,
             settings,
             clock,
             silence: Silence::after(settings.reply_timeout),
             probe_every,
-            in_flight: VecDeque::new(),
-            places: Vec::new(),
             parts: BTreeMap::new(),
             next_parts: 0,
             last_heard: now,
@@ -225,12 +156,9 @@ impl<'a> Session<'a> {
         // No caller may find the door open while the calls of this connection are being answered.
         self.desk.close(trouble.clone());
         let now = self.clock.now();
-        let in_flight = self.in_flight.drain(..).filter_map(|in_flight| match in_flight.work {
-            Work::Call { call, .. } => Some(call),
-            Work::Part { .. } | Work::Probe { .. } => None,
-        });
-        let in_parts = std::mem::take(&mut self.parts).into_values().map(|parts| parts.call);
-        for call in in_flight.chain(in_parts) {
+        let under_way = self.wire.into_calls();
+        let in_parts = self.parts.into_values().map(|parts| parts.call);
+        for call in under_way.into_iter().chain(in_parts) {
             call.finish(Reply::Unknown(Unknown::ConnectionLost(trouble.clone())), now);
         }
         ended
@@ -250,7 +178,7 @@ impl<'a> Session<'a> {
         }
         // A look that began with this tick or answer is written now, and not at some later time.
         self.poll_look(cx);
-        if (callers_gone || self.linger.is_some()) && self.in_flight.is_empty() && taken < BATCH {
+        if (callers_gone || self.linger.is_some()) && self.wire.is_idle() && taken < BATCH {
             return Poll::Ready(Ended::ClientGone);
         }
         if taken == BATCH {
@@ -259,31 +187,37 @@ impl<'a> Session<'a> {
         Poll::Pending
     }
 
-    /// Takes admitted calls, a batch at most. Returns how many, and whether there will never be another.
+    /// Takes queued calls, a batch at most. Returns how many, and whether there will never be another.
     fn poll_calls(&mut self, cx: &mut Context<'_>) -> (usize, bool) {
-        for taken in 0..BATCH {
+        let (mut taken, mut callers_gone) = (0, false);
+        while taken < BATCH && !callers_gone {
             match self.desk.poll_call(cx) {
-                Poll::Ready(Some(call)) if call.connection == self.connection => self.start_call(call, cx),
-                Poll::Ready(Some(stale)) => refuse(stale, self.clock),
-                Poll::Ready(None) => return (taken, true),
-                Poll::Pending => return (taken, false),
+                Poll::Ready(Some(call)) => {
+                    taken += 1;
+                    if call.connection != self.connection {
+                        refuse(call, self.clock);
+                    } else if call.request().is_some_and(|request| request.operation.keys() > 1) {
+                        self.wire.send_added(cx);
+                        self.send_many(call, cx);
+                    } else {
+                        self.wire.add(call);
+                    }
+                }
+                Poll::Ready(None) => callers_gone = true,
+                Poll::Pending => break,
             }
         }
-        (BATCH, false)
+        self.wire.send_added(cx);
+        (taken, callers_gone)
     }
 
-    fn start_call(&mut self, call: Call, cx: &mut Context<'_>) {
-        let Some(request) = call.request() else { return };
-        if matches!(request.operation, Operation::ExtendAll { .. }) && self.link.abilities.one_slot {
-            return self.start_parts(call, cx);
-        }
-        let form = command::form(&request.operation, self.link.abilities);
-        let place = self.encoded(&request.operation, form);
-        self.start(place, Work::Call { call, form }, cx);
+    /// Sends a call about many leases, by itself: it takes a server longer than others.
+    fn send_many(&mut self, call: Call, cx: &mut Context<'_>) {
+        if self.wire.abilities().one_slot { self.send_parts(call, cx) } else { self.wire.send(call, cx) }
     }
 
     /// Sends a call about many leases as a command for each.
-    fn start_parts(&mut self, call: Call, cx: &mut Context<'_>) {
+    fn send_parts(&mut self, call: Call, cx: &mut Context<'_>) {
         let Some(Operation::ExtendAll { extensions }) = call.request().map(|request| &request.operation)
         else {
             return;
@@ -295,9 +229,8 @@ impl<'a> Session<'a> {
         self.parts.insert(number, Parts { call, replies: vec![None; each.len()] });
         for (index, extension) in each.iter().enumerate() {
             let operation = extension.clone().into();
-            let form = command::form(&operation, self.link.abilities);
-            let place = self.encoded(&operation, form);
-            self.start(place, Work::Part { call: number, index, form }, cx);
+            let form = command::form(&operation, *self.wire.abilities());
+            self.wire.send_part(&operation, form, (number, index), cx);
         }
     }
 
@@ -320,11 +253,8 @@ impl<'a> Session<'a> {
         let operation = extension.clone().into();
         *slot = Some(match answer {
             Ok(value) => command::decode(&operation, form, &value),
-            Err(error) => match command::other_form(form, &error, &mut self.link.abilities) {
-                Some(form) => {
-                    let place = self.encoded(&operation, form);
-                    return self.start(place, Work::Part { call: number, index, form }, cx);
-                }
+            Err(error) => match command::other_form(form, &error, self.wire.abilities()) {
+                Some(form) => return self.wire.send_part(&operation, form, (number, index), cx),
                 None => command::decode_error(form, &error),
             },
         });
@@ -335,85 +265,89 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Room for a command.
-    fn place(&mut self) -> Place {
-        self.places.pop().unwrap_or_else(|| {
-            // As much as the longest command about a short key takes.
-            let command = Cmd::with_capacity(12, 2 * LONGEST_KEPT);
-            Place { wire: Wire { command, connection: self.link.connection.clone() }, answer: None }
-        })
-    }
-
-    /// An operation, ready to be handed to the connection.
-    fn encoded(&mut self, operation: &Operation, form: Form) -> Place {
-        let mut place = self.place();
-        command::encode(&mut place.wire.command, operation, form, &self.settings.prefix);
-        place
-    }
-
-    /// Hands a command to the connection.
-    fn start(&mut self, place: Place, work: Work, cx: &mut Context<'_>) {
-        let sending = place.wire.send();
-        let mut answer = match place.answer {
-            Some(mut answer) => {
-                answer.set(sending);
-                answer
-            }
-            None => Answer::new(sending),
-        };
-        let since = TokioInstant::now();
-        // Only a dead connection answers at once; the end of the session follows.
-        if let Poll::Ready(answered) = answer.poll(cx) {
-            answer.set(std::future::ready(answered));
-        }
-        self.in_flight.push_back(InFlight { answer, since, work });
-    }
-
-    /// Reads answers: those of one connection come in order, so only the first in line is asked.
+    /// Reads answers, and does with each what it asks for.
     fn poll_answers(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
-        while let Some(first) = self.in_flight.front_mut() {
-            let Poll::Ready((wire, answer)) = first.answer.poll(cx) else { break };
-            let Some(InFlight { work, since, answer: ended }) = self.in_flight.pop_front() else { break };
-            if self.places.len() < PLACES && work.is_small() {
-                self.places.push(Place { wire, answer: Some(ended) });
-            }
-            match read(answer) {
-                Ok(answer) => {
-                    self.last_heard = TokioInstant::now();
-                    self.desk.note_round_trip(self.last_heard.duration_since(since));
-                    if let Work::Probe { token } = work
-                        && !is_echo(&answer, token)
-                    {
-                        let trouble = "answers come to other questions, connection given up";
-                        return Poll::Ready(Ended::ConnectionLost(trouble.into()));
+        while let Poll::Ready((since, arrived)) = self.wire.poll_answer(cx) {
+            let (calls, answers) = match arrived {
+                Arrived::Many(calls, answers) => (calls.into_iter(), answers),
+                Arrived::One(work, answer) => {
+                    if let Poll::Ready(ended) = self.one_answered(work, answer, since, cx) {
+                        return Poll::Ready(ended);
                     }
-                    self.answered(work, answer, cx);
+                    continue;
                 }
-                Err(error) => {
-                    let trouble: ServerMessage = error.to_string().into();
-                    if let Work::Call { call, .. } = work {
-                        call.finish(
-                            Reply::Unknown(Unknown::ConnectionLost(trouble.clone())),
-                            self.clock.now(),
-                        );
+            };
+            match answers {
+                Ok(answers) if answers.len() == calls.len() => {
+                    let at = self.heard(since);
+                    for (call, answer) in calls.zip(answers) {
+                        match read(Ok(answer)) {
+                            Ok(answer) => self.call_answered(call, answer, at, cx),
+                            Err(error) => return self.lost([call.0], &error.to_string()),
+                        }
                     }
-                    return Poll::Ready(Ended::ConnectionLost(trouble));
                 }
+                Ok(_) => return self.lost(calls.map(|(call, _)| call), OUT_OF_STEP),
+                Err(error) => return self.lost(calls.map(|(call, _)| call), &error.to_string()),
             }
         }
         Poll::Pending
     }
 
-    fn answered(&mut self, work: Work, answer: Result<Value, ServerError>, cx: &mut Context<'_>) {
+    fn one_answered(
+        &mut self,
+        work: Work,
+        answer: RedisResult<Value>,
+        since: TokioInstant,
+        cx: &mut Context<'_>,
+    ) -> Poll<Ended> {
+        let answer = match read(answer) {
+            Ok(answer) => answer,
+            Err(error) => {
+                let call = match work {
+                    Work::Call { call, .. } => Some(call),
+                    Work::Part { .. } | Work::Probe { .. } => None,
+                };
+                return self.lost(call, &error.to_string());
+            }
+        };
+        let at = self.heard(since);
+        match work {
+            Work::Call { call, form } => self.call_answered((call, form), answer, at, cx),
+            Work::Part { call, index, form } => self.part_answered((call, index, form), answer, cx),
+            Work::Probe { token } if is_echo(&answer, token) => {}
+            Work::Probe { .. } => return self.lost([], OUT_OF_STEP),
+        }
+        Poll::Pending
+    }
+
+    /// The node speaks. Returns when, on the client's clock.
+    fn heard(&mut self, since: TokioInstant) -> Instant {
+        self.last_heard = TokioInstant::now();
+        self.desk.note_round_trip(self.last_heard.duration_since(since));
         if self.suspect {
             self.suspect = false;
             self.desk.set_suspect(false);
         }
-        let (call, form) = match work {
-            Work::Call { call, form } => (call, form),
-            Work::Part { call, index, form } => return self.part_answered((call, index, form), answer, cx),
-            Work::Probe { .. } => return,
-        };
+        self.clock.now()
+    }
+
+    /// The connection is at its end, and these calls were not answered.
+    fn lost(&self, calls: impl IntoIterator<Item = Call>, trouble: &str) -> Poll<Ended> {
+        let trouble: ServerMessage = trouble.into();
+        for call in calls {
+            call.finish(Reply::Unknown(Unknown::ConnectionLost(trouble.clone())), self.clock.now());
+        }
+        Poll::Ready(Ended::ConnectionLost(trouble))
+    }
+
+    fn call_answered(
+        &mut self,
+        (call, form): (Call, Form),
+        answer: Result<Value, ServerError>,
+        at: Instant,
+        cx: &mut Context<'_>,
+    ) {
         let Some(request) = call.request() else { return };
         let operation = &request.operation;
         let reply = match answer {
@@ -421,17 +355,16 @@ impl<'a> Session<'a> {
             Err(error) => {
                 // Behind its own release, nothing that creates a key may be sent in a second form (rule 2).
                 let may_repeat = !(operation.creates() && request.mailbox.is_over());
-                let other = command::other_form(form, &error, &mut self.link.abilities);
+                let other = command::other_form(form, &error, self.wire.abilities());
                 if let Some(form) = other.filter(|_| may_repeat) {
-                    let place = self.encoded(operation, form);
-                    return self.start(place, Work::Call { call, form }, cx);
+                    return self.wire.send_as(form, call, cx);
                 }
                 if matches!(error.code.as_str(), "READONLY" | "MASTERDOWN") {
                     self.look_soon();
                 }
                 if matches!(operation, Operation::ExtendAll { .. }) && command::is_about_keys(&error) {
-                    self.link.abilities.one_slot |= error.code == "CROSSSLOT";
-                    return self.start_parts(call, cx);
+                    self.wire.abilities().one_slot |= error.code == "CROSSSLOT";
+                    return self.send_parts(call, cx);
                 }
                 command::decode_error(form, &error)
             }
@@ -441,7 +374,7 @@ impl<'a> Session<'a> {
             self.look_soon();
         }
         tracing::trace!(node = %self.desk.id(), operation = operation.name(), ?reply, "answered");
-        call.finish(reply, self.clock.now());
+        call.finish(reply, at);
     }
 
     /// Looks at the server at once, unless that was just done.
@@ -493,11 +426,7 @@ impl<'a> Session<'a> {
         self.probes += 1;
         self.last_probe = now;
         let token = self.probes;
-        let mut place = self.place();
-        let command = &mut place.wire.command;
-        command.clear();
-        command.arg("PING").arg(token);
-        self.start(place, Work::Probe { token }, cx);
+        self.wire.send_probe(token, cx);
     }
 
     /// An idle connection may be gone. And a server, or something before it, that left out a reply or gave one too many is never
@@ -506,10 +435,10 @@ impl<'a> Session<'a> {
     fn probe_is_due(&self, now: TokioInstant) -> bool {
         let probed = now.duration_since(self.last_probe);
         let heard = now.duration_since(self.last_heard);
-        match self.in_flight.front() {
+        match self.wire.waiting_since() {
             None => probed >= PROBE_EVERY || heard >= self.probe_every,
-            Some(first) => {
-                let lags = now.duration_since(first.since) >= self.settings.reply_timeout;
+            Some(since) => {
+                let lags = now.duration_since(since) >= self.settings.reply_timeout;
                 probed >= PROBE_EVERY
                     || (lags && heard < self.silence.suspect && probed >= self.silence.suspect)
             }
@@ -529,8 +458,7 @@ impl<'a> Session<'a> {
             let late = now.duration_since(self.tick_due) >= self.silence.suspect / 2;
             let slept = late && !self.excused;
             self.excused = slept;
-            let owed =
-                self.in_flight.front().map(|first| now.duration_since(first.since.max(self.last_heard)));
+            let owed = self.wire.waiting_since().map(|since| now.duration_since(since.max(self.last_heard)));
             match owed {
                 Some(_) if slept => {}
                 Some(owed) if owed >= self.silence.replace => {
