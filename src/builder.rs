@@ -194,7 +194,7 @@ impl RedlockBuilder {
     /// standing in line at one node per key to be handed the lock by whoever releases it.
     ///
     /// For clients that shall create no key but the locks themselves. All clients of a lock should agree on it: those who
-    /// do not are correct all the same, only slower and less fair. See `docs/waiting.md`.
+    /// do not are correct all the same, only slower and less fair. See [`docs::waiting`](crate::docs::waiting).
     pub fn wait_by_retrying(mut self) -> Self {
         self.config.in_line = false;
         self
@@ -221,7 +221,7 @@ impl RedlockBuilder {
     ///
     /// A node that was restarted without durable writes, flushed, promoted, or whose clock was set may grant a lock that
     /// is still held. It is asked all the same, and counts for extensions, but its grants count again in acquires only
-    /// once its memory is older than this, drift and 2 ms included. See `docs/operations.md`.
+    /// once its memory is older than this, drift and 2 ms included. See [`docs::operations`](crate::docs::operations).
     pub fn restart_guard(mut self, longest_ttl: Duration) -> Self {
         self.config.guard = Guard::Of(longest_ttl);
         self

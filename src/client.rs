@@ -250,7 +250,7 @@ impl LockRequest {
     /// Asks for a fencing token with the lock ([`LockGuard::fencing_token`](crate::LockGuard::fencing_token)): a number that is
     /// greater than that of every earlier fenced holder of this key. A resource that remembers the greatest token it has seen,
     /// and refuses smaller ones, is safe from the late writes of a holder that lost its lock without noticing. See
-    /// `docs/fencing.md`.
+    /// [`docs::fencing`](crate::docs::fencing).
     ///
     /// Usually it costs nothing but a script in place of a plain command. Where the nodes do not agree on a number, mostly
     /// because one of them was away, acquiring takes a second round trip. Each node keeps a counter for the key, for

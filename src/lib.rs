@@ -81,9 +81,15 @@
 //!
 //! # Longer documents
 //!
-//! In the source: `docs/design.md` (how it is built, and why), `docs/safety.md` (what holds under which assumption, and which test shows it),
-//! `docs/waiting.md` (waiting in line), `docs/operations.md` (nodes, restarts, access rules, metrics), `docs/testing.md` (how that is shown), `docs/fencing.md` (fencing tokens,
-//! and what a resource has to do with them), `docs/cli.md` (the command line tool), and the table of all defaults in `README.md`.
+//! Shown in [`docs`], and in the source under `docs/`:
+//!
+//! - to use it: [from another client](docs::migrating), [what it does not do](docs::limits), [waiting in line](docs::waiting),
+//!   [fencing tokens](docs::fencing), [the command line tool](docs::cli);
+//! - to operate it: [nodes, restarts, access rules, metrics](docs::operations), [what it costs](docs::benchmarks);
+//! - to review it: [what holds under which assumption](docs::safety), [how it is built, and why](docs::design),
+//!   [how that is shown](docs::testing).
+//!
+//! The table of all defaults is in `README.md`.
 
 #[cfg(feature = "runtime")]
 mod builder;
@@ -93,6 +99,9 @@ mod client;
 mod clock;
 #[cfg(feature = "runtime")]
 mod config;
+// Only where documentation is built: the module is no part of the interface. Its code blocks are no tests of the library.
+#[cfg(all(doc, not(doctest)))]
+pub mod docs;
 #[cfg(feature = "runtime")]
 mod error;
 #[cfg(feature = "runtime")]
@@ -143,3 +152,8 @@ pub use status::{Health, NodeStatus, NodeVote, Persistence, Role};
 #[cfg(all(doctest, feature = "runtime"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Those for whoever comes from another client as well.
+#[cfg(all(doctest, feature = "runtime"))]
+#[doc = include_str!("../docs/migrating.md")]
+struct Migrating;
