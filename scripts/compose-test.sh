@@ -4,7 +4,8 @@
 #
 #   scripts/compose-test.sh            the test
 #   scripts/compose-test.sh COMMAND    runs COMMAND (one shell line) as well while the nodes are up, with
-#                                      their addresses, comma-separated, in REDQUORUM_NODES
+#                                      their addresses, comma-separated, in REDQUORUM_NODES, and
+#                                      the name of the project in REDQUORUM_PROJECT
 #
 # The image is made on the spot from the redis-server and redis-cli of this machine, so that the test
 # needs no registry; REDQUORUM_IMAGE names another one. Ends with a line "skipped: ..." and success
@@ -153,9 +154,13 @@ expect on-7103 7103 GET compose-test
 expect on-7101 7101 GET compose-test
 echo "a killed node remembers"
 
+for port in "${ports[@]}"; do
+    expect :1 "$port" DEL compose-test
+done
+
 if [ $# -gt 0 ]; then
     REDQUORUM_NODES=$(printf 'redis://127.0.0.1:%s,' "${ports[@]}")
-    export REDQUORUM_NODES=${REDQUORUM_NODES%,}
+    export REDQUORUM_NODES=${REDQUORUM_NODES%,} REDQUORUM_PROJECT=$project
     echo "running: $1"
     bash -c "$1"
 fi

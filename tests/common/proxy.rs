@@ -83,12 +83,21 @@ pub struct Flow {
 impl Proxy {
     /// Starts a proxy in front of `server`.
     pub fn start(server: &Server) -> Self {
+        Self::between(server.port(), |port| server.url_at(port, None, None, 0))
+    }
+
+    /// Starts a proxy in front of whatever listens on a port of this machine, without TLS.
+    pub fn before(port: u16) -> Self {
+        Self::between(port, |port| format!("redis://127.0.0.1:{port}"))
+    }
+
+    fn between(server: u16, url: impl FnOnce(u16) -> String) -> Self {
         let reserved = Port::reserve().expect("reserve a port for a proxy");
         let (modes, modes_seen) = watch::channel(Modes::default());
         let (orders, orders_taken) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared::default());
         let port = reserved.number();
-        let upstream = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()));
+        let upstream = SocketAddr::from((Ipv4Addr::LOCALHOST, server));
         let front = Front { port: reserved, upstream, modes: modes_seen, shared: Arc::clone(&shared) };
         let thread = thread::Builder::new()
             .name(format!("proxy {port}"))
@@ -97,14 +106,7 @@ impl Proxy {
                 runtime.expect("a runtime for the proxy").block_on(front.serve(orders_taken));
             })
             .expect("start the proxy's thread");
-        let proxy = Self {
-            port,
-            url: server.url_at(port, None, None, 0),
-            modes,
-            orders: Some(orders),
-            shared,
-            thread: Some(thread),
-        };
+        let proxy = Self { port, url: url(port), modes, orders: Some(orders), shared, thread: Some(thread) };
         proxy.accept();
         proxy
     }

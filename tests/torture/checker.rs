@@ -236,7 +236,8 @@ fn availability(
 /// From the moment at which a majority can vote again to each client's first grant of a free lock.
 fn healing(requests: &[Request], faults: &[Fault], lives: &Lives, nodes: usize, findings: &mut Findings) {
     // Faults that keep what nodes remember: they vote as soon as they answer.
-    let passing = |kind| matches!(kind, Kind::Frozen | Kind::BlackHole | Kind::LostReplies);
+    let passing =
+        |kind| matches!(kind, Kind::Frozen | Kind::BlackHole | Kind::Disconnected | Kind::LostReplies);
     let places: HashSet<usize> = lives.0.iter().map(|life| life.0).collect();
     let mut ends: Vec<Nanos> =
         faults.iter().filter(|fault| passing(fault.kind)).map(|fault| fault.to).collect();

@@ -179,6 +179,7 @@ pub enum Kind {
     Crashed,
     Wiped,
     BlackHole,
+    Disconnected,
     LostReplies,
     Reset,
     Slow,
@@ -191,11 +192,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Frozen,
         Self::Crashed,
         Self::Wiped,
         Self::BlackHole,
+        Self::Disconnected,
         Self::LostReplies,
         Self::Reset,
         Self::Slow,
@@ -213,6 +215,7 @@ impl Kind {
             Self::Crashed => "crashed (SIGKILL), back after a while",
             Self::Wiped => "wiped and restarted",
             Self::BlackHole => "cut off, bytes held",
+            Self::Disconnected => "off its network",
             Self::LostReplies => "replies held",
             Self::Reset => "connections reset",
             Self::Slow => "slow link",

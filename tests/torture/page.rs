@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use super::checker::{Findings, Lives, kind_of};
 use super::history::{End, Fault, Kind, Nanos, Request, Target};
-use super::storm::{Aftermath, CLIENTS, NODES};
+use super::nodes::NODES;
+use super::storm::{Aftermath, CLIENTS};
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1_000 * MS;
@@ -20,7 +21,9 @@ const CLIENT_COLOURS: [&str; CLIENTS] = ["#0072b2", "#e69f00", "#009e73", "#cc79
 /// What a fault means for a node, and its colour.
 fn group(kind: Kind) -> (&'static str, &'static str) {
     match kind {
-        Kind::Frozen | Kind::BlackHole | Kind::LostReplies => ("does not answer", "#d55e00"),
+        Kind::Frozen | Kind::BlackHole | Kind::Disconnected | Kind::LostReplies => {
+            ("does not answer", "#d55e00")
+        }
         Kind::Crashed | Kind::Wiped => ("down, or without memory", "#7b3294"),
         Kind::FullMemory | Kind::FailedSave => ("refuses", "#b8860b"),
         Kind::Reset | Kind::Slow | Kind::FlushedScripts => ("disturbed", "#56b4e9"),

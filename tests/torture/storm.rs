@@ -1,6 +1,5 @@
 //! The storm: servers, clients and the faults between them, drawn from a seed.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,11 +14,11 @@ use rand::{RngExt, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::checker::Lives;
-use super::common::{Cluster, Mode, Proxy, Server};
+use super::common::{Mode, Proxy};
 use super::history::{Fault, Kind, Nanos, Target, now};
+use super::nodes::{NODES, Nodes};
 use super::{TTL, faketime, ms};
 
-pub const NODES: usize = 5;
 pub const CLIENTS: usize = 4;
 
 /// Wall clocks differ by less than the guard even between two that were stepped: more is no part of what tokens promise
@@ -42,7 +41,7 @@ pub struct Aftermath {
 
 /// Which faults there are: the places that are free, and the shortest and longest time of one.
 struct Storm {
-    cluster: Cluster,
+    nodes: Nodes,
     /// One row of proxies for every second client: two clients may see the same node differently.
     proxies: [Vec<Proxy>; 2],
     folder: PathBuf,
@@ -58,9 +57,9 @@ struct Client {
     born: Nanos,
 }
 
-/// Lets it blow for so long.
-pub fn blow(length: Duration, seed: u64, folder: &Path) -> Aftermath {
-    let mut storm = Storm::new(folder, seed);
+/// Lets it blow on these nodes for so long.
+pub fn blow(nodes: Nodes, length: Duration, seed: u64, folder: &Path) -> Aftermath {
+    let mut storm = Storm::new(nodes, folder, seed);
     storm.wait_for_age();
     for place in 0..CLIENTS {
         storm.start(place);
@@ -84,22 +83,15 @@ pub fn blow(length: Duration, seed: u64, folder: &Path) -> Aftermath {
 }
 
 impl Storm {
-    fn new(folder: &Path, seed: u64) -> Self {
-        // Two that keep what they know across a crash, three that do not.
-        let cluster = Cluster::start_with(NODES, |node| {
-            let server = Server::builder().args(["--dbfilename", "blocked"]);
-            if node < 2 { server.aof() } else { server }
-        });
-        let proxies = [cluster.proxies(), cluster.proxies()];
+    fn new(nodes: Nodes, folder: &Path, seed: u64) -> Self {
+        let proxies = [nodes.proxies(), nodes.proxies()];
         let random = StdRng::seed_from_u64(seed);
         let (clients, ended, failed, faults) = Default::default();
-        Self { cluster, proxies, folder: folder.to_owned(), clients, ended, failed, faults, random }
+        Self { nodes, proxies, folder: folder.to_owned(), clients, ended, failed, faults, random }
     }
 
-    /// With the restart guard on, servers vote once they are older than the longest TTL.
     fn wait_for_age(&self) {
-        let age = |server: &Server| server.info("server", "uptime_in_seconds")?.parse::<u64>().ok();
-        while !self.cluster.iter().all(|server| age(server).is_some_and(|age| age > TTL.as_secs())) {
+        while !self.nodes.are_older_than(TTL) {
             thread::sleep(ms(50));
         }
     }
@@ -139,6 +131,7 @@ impl Storm {
         let kinds: Vec<Kind> = Kind::ALL
             .iter()
             .copied()
+            .filter(|kind| self.nodes.suffers(*kind))
             .filter(|kind| *kind != Kind::SteppedClock || faketime().is_some())
             .collect();
         let kind = *kinds.choose(&mut self.random).expect("some kind");
@@ -222,22 +215,7 @@ impl Storm {
             Kind::Slow => self.links(node).into_iter().for_each(|link| link.requests(Mode::Delay(delay))),
             _ => {}
         }
-        let server = &self.cluster[node];
-        match kind {
-            Kind::Frozen => server.freeze(),
-            Kind::Crashed => server.kill9(),
-            Kind::Wiped => server.wipe(),
-            Kind::FullMemory => drop(server.command(&["CONFIG", "SET", "maxmemory", "1"])),
-            Kind::FailedSave => {
-                // A folder stands where the file should be.
-                fs::create_dir_all(dump(server)).expect("a folder");
-                server.command(&["CONFIG", "SET", "save", "3600 1"]);
-                drop(server.try_command(&["BGSAVE"]));
-                saved(server);
-            }
-            Kind::FlushedScripts => drop(server.command(&["SCRIPT", "FLUSH"])),
-            _ => {}
-        }
+        self.nodes.begin(kind, node);
     }
 
     fn finish(&mut self, kind: Kind, target: Target) {
@@ -246,17 +224,7 @@ impl Storm {
             (Kind::BlackHole | Kind::LostReplies | Kind::Slow, Target::Node(node)) => {
                 self.proxies.iter().for_each(|row| row[node].pass());
             }
-            (Kind::Frozen, Target::Node(node)) => self.cluster[node].thaw(),
-            (Kind::Crashed, Target::Node(node)) => self.cluster[node].restart(),
-            (Kind::FullMemory, Target::Node(node)) => {
-                drop(self.cluster[node].command(&["CONFIG", "SET", "maxmemory", "0"]))
-            }
-            (Kind::FailedSave, Target::Node(node)) => {
-                self.cluster[node].command(&["CONFIG", "SET", "save", ""]);
-                saved(&self.cluster[node]);
-                // A server that starts would try to read it.
-                fs::remove_dir(dump(&self.cluster[node])).expect("the folder was there");
-            }
+            (_, Target::Node(node)) => self.nodes.finish(kind, node),
             _ => {}
         }
     }
@@ -289,8 +257,7 @@ impl Storm {
         // Those of clients that were killed end with their TTL.
         let deadline = Instant::now() + 2 * TTL;
         let leftovers = loop {
-            let keys = self.cluster.iter().flat_map(|server| server.keys());
-            let left: Vec<_> = keys.filter(|key| !key.contains("redquorum:")).collect();
+            let left = self.nodes.lock_keys();
             if left.is_empty() || Instant::now() > deadline {
                 break left;
             }
@@ -317,20 +284,6 @@ impl Drop for Storm {
             let _ = client.child.wait();
         }
     }
-}
-
-/// Waits until no save is under way any more.
-fn saved(server: &Server) {
-    while server.info("persistence", "rdb_bgsave_in_progress").is_some_and(|saves| saves != "0") {
-        thread::sleep(ms(5));
-    }
-}
-
-/// The file that a server would save to.
-fn dump(server: &Server) -> PathBuf {
-    let folder = server.command(&["CONFIG", "GET", "dir"]);
-    let folder: HashMap<String, String> = redis::from_redis_value(folder).expect("a folder");
-    Path::new(&folder["dir"]).join("blocked")
 }
 
 fn signal(child: &Child, signal: Signal) {
