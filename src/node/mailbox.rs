@@ -15,6 +15,9 @@ use crate::protocol::quorum::{NodeId, NodeSet};
 use crate::protocol::restart::Standing;
 use crate::protocol::time::Instant;
 
+/// As many nodes as most clients have.
+const USUAL_NODES: usize = 5;
+
 /// One operation on its way to a node.
 #[derive(Debug)]
 pub(crate) struct Request {
@@ -79,7 +82,13 @@ impl Mailbox {
 
     /// Puts an answer in and wakes the driver.
     pub(crate) fn deliver(&self, delivery: Delivery) {
-        self.lock().deliveries.push(delivery);
+        let mut news = self.lock();
+        if news.deliveries.capacity() == 0 {
+            // For one of each node, as a rule, at once.
+            news.deliveries.reserve_exact(USUAL_NODES);
+        }
+        news.deliveries.push(delivery);
+        drop(news);
         self.waker.wake();
     }
 

@@ -18,6 +18,7 @@ use super::fencing::{Carry, Fence, Fencing};
 use super::line::{self, Lines};
 use super::message::{ConnectionId, Key, NotSent, Operation, Owner, Reply};
 use super::patience::Patience;
+use super::per_node::PerNode;
 use super::quorum::{NodeId, NodeSet, Quorum};
 use super::restart::Standing;
 use super::round::{Round, Verdict, Vote};
@@ -186,7 +187,7 @@ pub struct Lease {
     unsent: NodeSet,
     /// The longest TTL that was ever sent: how long a debt may have to live.
     longest: Ttl,
-    doubts: Box<[Doubt]>,
+    doubts: PerNode<Doubt>,
     event: Option<Event>,
     /// When it ends even if it is extended.
     limit: Instant,
@@ -217,7 +218,7 @@ impl Lease {
             round: Round::new(terms.quorum, now),
             unsent: terms.quorum.all(),
             longest: terms.ttl,
-            doubts: vec![Doubt::default(); nodes].into_boxed_slice(),
+            doubts: PerNode::new(nodes),
             event: None,
             limit: Instant::FAR_FUTURE,
             lines: None,

@@ -15,6 +15,7 @@ pub mod lease;
 pub mod line;
 pub mod message;
 mod patience;
+mod per_node;
 pub mod quorum;
 pub mod restart;
 pub mod round;

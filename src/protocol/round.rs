@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::message::{Holder, HolderValue, Reply, Uncounted, Unknown};
+use super::per_node::PerNode;
 use super::quorum::{NodeId, Quorum};
 use super::time::Instant;
 
@@ -54,7 +55,7 @@ pub struct Round {
     quorum: Quorum,
     started: Instant,
     verdict: Verdict,
-    votes: Box<[Cast]>,
+    votes: PerNode<Cast>,
     others: Vec<(NodeId, Reply)>,
 }
 
@@ -65,7 +66,7 @@ impl Round {
             quorum,
             started,
             verdict: Verdict::Pending,
-            votes: vec![Cast::default(); quorum.nodes()].into_boxed_slice(),
+            votes: PerNode::new(quorum.nodes()),
             others: Vec::new(),
         }
     }

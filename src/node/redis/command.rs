@@ -200,7 +200,7 @@ fn script_arguments(cmd: &mut Cmd, operation: &Operation, owner: &OwnerHex, pref
                 cmd.arg(3).arg(key.as_bytes()).arg(line).arg(lives);
             });
             cmd.arg(&owner[..]).arg(&client.to_hex()[..]).arg(hand_over.as_millis());
-            cmd.arg(names::channels(prefix));
+            cmd.arg(&names::channels(prefix)[..]);
         }
         Operation::Queue { key, client, polls, rename_from, score, hand_over, .. } => {
             names::with_line(key.as_bytes(), prefix, |line, lives| {
@@ -215,7 +215,7 @@ fn script_arguments(cmd: &mut Cmd, operation: &Operation, owner: &OwnerHex, pref
                 Some(score) => cmd.arg(score),
                 None => cmd.arg(""),
             };
-            cmd.arg(hand_over.as_millis()).arg(MOST_IN_LINE).arg(names::channels(prefix));
+            cmd.arg(hand_over.as_millis()).arg(MOST_IN_LINE).arg(&names::channels(prefix)[..]);
         }
         Operation::Inspect { key } => names::with_line(key.as_bytes(), prefix, |line, _| {
             cmd.arg(2).arg(key.as_bytes()).arg(line);

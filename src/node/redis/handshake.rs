@@ -172,9 +172,9 @@ fn choose_crypto() {
 async fn listen(connection: &mut MultiplexedConnection, settings: &Settings) -> RedisResult<()> {
     let mut channel = names::channels(&settings.prefix);
     channel.extend_from_slice(&settings.wakeups.client().to_hex());
-    connection.subscribe(&channel).await?;
+    connection.subscribe(&channel[..]).await?;
     let mut publish = cmd("PUBLISH");
-    publish.arg(&channel).arg("");
+    publish.arg(&channel[..]).arg("");
     ask(connection.clone(), &publish).await?;
     Ok(())
 }

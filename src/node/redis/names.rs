@@ -55,9 +55,10 @@ fn has_tag(key: &[u8]) -> bool {
     key[open + 1..].iter().position(|byte| *byte == b'}').is_some_and(|length| length > 0)
 }
 
-/// What stands before a client in the name of its wake-up channel.
-pub(super) fn channels(prefix: &[u8]) -> Vec<u8> {
-    [prefix, b"redquorum:wake:"].concat()
+/// What stands before a client in the name of its wake-up channel. Each release names it, so it takes no allocation where the
+/// prefix is short.
+pub(super) fn channels(prefix: &[u8]) -> SmallVec<[u8; 64]> {
+    [prefix, b"redquorum:wake:"].into_iter().flatten().copied().collect()
 }
 
 /// The key that names the node.
