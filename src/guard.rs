@@ -159,6 +159,13 @@ impl LockGuard {
             Some(_) => Event::NotExtended(NotExtended::Expired),
             None => Event::NotExtended(NotExtended::Unconfirmed),
         });
+        // Who was told of the loss, shortly before the end of validity, does not get the lock back.
+        let event = match event {
+            Event::Extended(_) | Event::NotExtended(NotExtended::Unconfirmed) if self.watched().ran_out() => {
+                Event::NotExtended(NotExtended::Expired)
+            }
+            event => event,
+        };
         let key = self.key.to_string();
         match event {
             Event::NotExtended(NotExtended::Unconfirmed) => {

@@ -93,6 +93,25 @@ impl Watched {
         self.set(Term::Over(lost));
     }
 
+    /// Tells that the holder may no longer act, unless it may act beyond `deadline` by now. Returns why it may not.
+    ///
+    /// Who was told a little early that the lock is lost must not see it come back: no extension that is confirmed after
+    /// this changes it.
+    fn end_at(&self, deadline: Instant, lost: Lost) -> Option<Lost> {
+        match *self.lock() {
+            Some(Term::Until(validity, _)) if validity.until() > deadline => return None,
+            Some(Term::Over(earlier)) => return Some(earlier),
+            _ => {}
+        }
+        self.over(lost);
+        Some(lost)
+    }
+
+    /// Whether the holder was told that its time is over, which only it knows.
+    pub(crate) fn ran_out(&self) -> bool {
+        matches!(*self.lock(), Some(Term::Over(Lost::Expired | Lost::HeldOut)))
+    }
+
     /// What is over stays over, for the first reason.
     fn set(&self, term: Term) {
         let mut current = self.lock();
@@ -122,8 +141,12 @@ impl Watched {
         }
     }
 
-    /// Resolves when the holder may no longer act.
-    pub(crate) fn lost(&self, alarm: Arc<Alarm>) -> impl Future<Output = Lost> + Send + Sync + 'static {
+    /// Resolves when the holder may no longer act. From then on it may not, whatever the nodes say later.
+    pub(crate) fn lost(
+        self: &Arc<Self>,
+        alarm: Arc<Alarm>,
+    ) -> impl Future<Output = Lost> + Send + Sync + use<> + 'static {
+        let watched = self.clone();
         let mut term = {
             let current = self.lock();
             self.watchers.get_or_init(|| watch::Sender::new(*current)).subscribe()
@@ -140,7 +163,9 @@ impl Watched {
                     changed = term.changed() => if changed.is_err() {
                         return Lost::Released;
                     },
-                    () = alarm.wait(deadline) => return lost,
+                    () = alarm.wait(deadline) => if let Some(lost) = watched.end_at(deadline, lost) {
+                        return lost;
+                    },
                 }
             }
         }

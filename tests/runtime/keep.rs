@@ -205,6 +205,29 @@ async fn a_lock_that_was_lost_is_kept_again() {
     assert!(guard.is_valid() && holders(&cluster) == 3, "nor does its end touch the new one");
 }
 
+/// Law: a holder who was told of the loss, a little early, does not get the lock back from an extension in the last moment, and
+/// others get it.
+#[tokio::test(start_paused = true)]
+async fn what_was_told_lost_stays_lost() {
+    // Each time the keeper tries at other moments, and now and then within the last four milliseconds.
+    for _ in 0..60 {
+        let cluster = MemoryCluster::new(3);
+        let redlock = client(&cluster).await;
+        let (kept, mut own) = (kept(&redlock).await, redlock.lock("own").await.unwrap());
+        cluster.nodes().iter().for_each(MemoryNode::crash);
+        assert_eq!(tokio::join!(kept.lost(), own.lost()), (Lost::Expired, Lost::Expired));
+        heal(&cluster);
+
+        assert!(matches!(own.extend(TTL).await, Err(ExtendError::Expired { .. })));
+        for _ in 0..20 {
+            sleep(TTL / 10).await;
+            assert!(!kept.is_valid() && !own.is_valid());
+        }
+        redlock.try_acquire(KEY).await.expect("what nobody holds is free");
+        redlock.try_acquire("own").await.expect("what nobody extended is free");
+    }
+}
+
 /// Law: a stuck holder loses its lock at the maximum hold: told by then, and free for others at once.
 #[tokio::test(start_paused = true)]
 async fn maximum_hold_ends_a_kept_lock() {

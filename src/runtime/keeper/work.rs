@@ -157,6 +157,18 @@ fn tell(event: Event, driver: &Driver, keep: &mut Keep, now: Instant) {
     }
 }
 
+/// Lets go of a lease whose holder was told, shortly before its end, that its time is over: it must not live on with nobody
+/// who acts under it. Returns whether that is so.
+fn give_up(driver: &mut Driver, now: Instant) -> bool {
+    let lives = driver.lease().validity().is_some_and(|validity| validity.holds_at(now));
+    let gives_up = lives && driver.watched().ran_out();
+    if gives_up {
+        tracing::warn!(key = %driver.lease().key(), "kept lock given up, its holder was told that it is lost");
+        driver.mutate(|lease, clock| lease.abandon(clock.now()));
+    }
+    gives_up
+}
+
 impl Work {
     fn take_order(&mut self, order: Order) {
         match order {
@@ -296,7 +308,9 @@ impl Work {
         if let Some(asked) = asked {
             asked.begun = true;
         }
-        if let Some(driver) = entry.kept.lock().as_mut() {
+        if let Some(driver) = entry.kept.lock().as_mut()
+            && !give_up(driver, now)
+        {
             driver.extend_in_company(ttl, now, |send| {
                 if let Operation::Extend { key, owner, ttl, carry } = send.operation {
                     let bundle = bundles.entry(send.node).or_default();
@@ -352,6 +366,9 @@ impl Work {
         let mut kept = kept.lock();
         let waits = match kept.as_mut() {
             Some(driver) => {
+                if give_up(driver, self.clock.now()) {
+                    self.asked.remove(&id);
+                }
                 if let Some(event) = driver.poll_event() {
                     tell(event, driver, keep, self.clock.now());
                     let is_over = driver.lease().validity().is_none();
