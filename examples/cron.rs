@@ -28,18 +28,18 @@ const TICKS: u32 = 4;
 /// nobody looks after clocks, and let the client's `max_ttl` and `restart_guard` allow for it.
 const MACHINES: [(&str, u64); 4] = [("one", 0), ("two", 0), ("three", 100), ("four", 200)];
 
-/// Longer than the difference of clocks and the wait together.
+/// Longer than the difference of clocks, the wait, and the time by which a busy machine may be late, together.
 const TTL: Duration = Duration::from_secs(2);
 
-/// Not zero: where several machines come at the same moment, the votes of the nodes may be split among them, and after
-/// a single try nobody would have the lock.
+/// Shorter than a tick, and not zero: where several machines come at the same moment, the votes of the nodes may be split
+/// among them, and after a single try nobody would have the lock.
 const WAIT: Duration = Duration::from_millis(100);
 
 /// Which machines ran the job, by tick.
 type Runs = Arc<Mutex<BTreeMap<u32, Vec<&'static str>>>>;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+async fn main() -> Result<(), Box<dyn Error>> {
     let builder = common::builder().ttl(TTL);
     let runs = Runs::default();
 
@@ -51,7 +51,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         machines.push(tokio::spawn(machine(name, redlock, start, runs.clone())));
     }
     for machine in machines {
-        machine.await??;
+        machine.await?;
     }
 
     let runs = runs.lock().expect("no machine panics");
@@ -69,21 +69,23 @@ async fn machine(
     redlock: Redlock,
     start: Instant,
     runs: Runs,
-) -> Result<(), Box<dyn Error + Send + Sync>> {
+) {
     for tick in 0..TICKS {
         sleep_until(start + tick * TICK).await;
         if tick == 2 && ["one", "two"].contains(&name) {
             println!("machine {name} is down at tick {tick}");
             continue;
         }
-        once(&redlock, &format!("report:{tick}"), async {
+        let job = async {
             sleep(Duration::from_millis(20)).await;
             runs.lock().expect("no machine panics").entry(tick).or_default().push(name);
-        })
-        .await?;
+        };
+        // Too few nodes, mostly: worth an alert, and no reason to run the job all the same, or to miss the next tick.
+        if let Err(error) = once(&redlock, &format!("report:{tick}"), job).await {
+            println!("machine {name} passes tick {tick} over: {error}");
+        }
     }
     redlock.close(Duration::from_secs(1)).await;
-    Ok(())
 }
 
 /// Runs `job`, unless another machine has done so or is about to. Returns whether it did.
@@ -93,7 +95,6 @@ async fn once(redlock: &Redlock, name: &str, job: impl Future<Output = ()>) -> R
     let guard = match redlock.lock(name).wait(WAIT).await {
         Ok(guard) => guard,
         Err(error) if error.is_contention() => return Ok(false),
-        // Too few nodes: nobody runs the job, which is worth an alert, and no reason to run it everywhere.
         Err(error) => return Err(error),
     };
     job.await;
