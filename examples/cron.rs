@@ -64,12 +64,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// One machine, by whose clock the ticks begin at `start`. A real one takes the time of day, cut to whole ticks.
-async fn machine(
-    name: &'static str,
-    redlock: Redlock,
-    start: Instant,
-    runs: Runs,
-) {
+async fn machine(name: &'static str, redlock: Redlock, start: Instant, runs: Runs) {
     for tick in 0..TICKS {
         sleep_until(start + tick * TICK).await;
         if tick == 2 && ["one", "two"].contains(&name) {
