@@ -3,10 +3,12 @@
 #![cfg(feature = "testing")]
 
 mod common;
+mod programs;
 
 use std::process::Output;
 
-use common::{Cluster, example};
+use common::Cluster;
+use programs::example;
 
 const ACTS: [&str; 6] = [
     "1. Nobody else wants it",

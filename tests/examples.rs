@@ -2,9 +2,9 @@
 
 #![cfg(feature = "testing")]
 
-mod common;
+mod programs;
 
-use common::example;
+use programs::example;
 
 /// Runs an example; returns what it printed.
 fn shown(name: &str) -> String {
@@ -40,10 +40,70 @@ fn fencing_refuses_the_late_write() {
     shows("fencing", &["the first holder's write is refused", "the report still says \"four pages\""]);
 }
 
+/// Each invoice is booked once, those of a worker that died and of one that stood still by others.
+#[test]
+fn invoices_are_booked_exactly_once() {
+    let lines = [
+        "ben dies over invoice",
+        "cleo comes too late for invoice",
+        "left by ben, was booked by",
+        "left by cleo, was booked by",
+        "30 of 30 invoices are booked exactly once",
+    ];
+    shows("invoices", &lines);
+}
+
+/// A leader that stood still is refused by what it leads, steps down, and others have led meanwhile.
+#[test]
+fn leader_steps_down_when_its_lock_is_lost() {
+    let lines = [
+        "ann's write is refused",
+        "ann steps down: the lock expired",
+        "ben has led long enough",
+        "ann has led long enough",
+        "the journal: ann, ann, ben, ",
+    ];
+    shows("leader", &lines);
+}
+
+/// Each tick runs on one machine, and on another one where the first is down.
+#[test]
+fn cron_runs_each_tick_once() {
+    shows("cron", &["tick 2 ran on three", "4 of 4 ticks ran once"]);
+}
+
 /// A closing client ends work and waits, and leaves nothing open.
 #[test]
 fn shutdown_leaves_nothing_open() {
     shows("shutdown", &["nothing left open", "the one who waited: the client is closed"]);
+}
+
+/// A request is served, refused or put off, each by its status, and the service ends in an orderly way.
+#[test]
+fn axum_answers_with_statuses() {
+    let lines = [
+        "one: HTTP/1.1 200 OK",
+        "HTTP/1.1 423 Locked, retry-after: 1",
+        "one who waits then: HTTP/1.1 503 Service Unavailable, retry-after: 1",
+        "one who works when the service ends: HTTP/1.1 200 OK",
+        "ended, with nothing left open",
+    ];
+    shows("axum", &lines);
+}
+
+/// The spans of the library are beneath those of the request, with what the nodes answered.
+#[test]
+fn opentelemetry_shows_acquires_in_requests() {
+    let lines = [
+        "first request, ",
+        "\n  acquire (key invoice:4711), ",
+        "\n    · vote (node n",
+        "\n    · acquired",
+        "\n  release (key invoice:4711), ",
+        "\nsecond request, ",
+        "\n    · not acquired",
+    ];
+    shows("opentelemetry", &lines);
 }
 
 /// What is counted is what the documentation names.

@@ -30,8 +30,7 @@ async fn client(cluster: &Cluster) -> Redlock {
 /// Waits until every server has been up for so long that its uptime alone lets it vote.
 async fn aged(cluster: &Cluster) {
     eventually(SOON, "the servers have been up for three seconds", || {
-        let uptime = |server: &Server| server.info("server", "uptime_in_seconds")?.parse::<u64>().ok();
-        cluster.iter().all(|server| uptime(server).is_some_and(|uptime| uptime >= 3))
+        cluster.iter().all(|server| server.uptime() >= ms(3_000))
     })
     .await;
 }

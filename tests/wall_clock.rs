@@ -15,7 +15,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clients::{SLACK, SOON, acquired, all_vote, builder, ms};
-use common::{Cluster, Server, eventually, faketime};
+use common::{Cluster, eventually, faketime, with_clock_in};
 use redquorum::{AcquireError, IntoNode, Lost, Redlock};
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::{ClockId, clock_gettime};
@@ -34,13 +34,7 @@ fn child(role: &str, nodes: &[String], folder: &Path, library: Option<&Path>, se
     if let Some(library) = library {
         let clock = folder.join(format!("clock{seconds}"));
         set_clock(&clock, seconds);
-        // Read at every look, so that the clock steps when the file changes; what shows time gone by stays as it is, as
-        // it does when an administrator sets the clock.
-        command
-            .env("LD_PRELOAD", library)
-            .env("FAKETIME_TIMESTAMP_FILE", clock)
-            .env("FAKETIME_NO_CACHE", "1");
-        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
+        with_clock_in(&mut command, library, &clock);
     }
     command.spawn().expect("another process")
 }
@@ -169,11 +163,8 @@ async fn tokens_rise(count: usize, wipes: usize, library: Option<&Path>) {
     const PROCESSES: usize = 4;
     let cluster = Cluster::start(5);
     // With the restart guard, a server has to be older than the longest TTL before it votes.
-    let old = |server: &Server| {
-        server.info("server", "uptime_in_seconds")?.parse::<u64>().ok().filter(|age| *age >= 3)
-    };
-    eventually(SOON, "servers old enough to vote", || cluster.iter().all(|server| old(server).is_some()))
-        .await;
+    let old = || cluster.iter().all(|server| server.uptime() >= ms(3_000));
+    eventually(SOON, "servers old enough to vote", old).await;
     let folder = tempfile::tempdir().expect("a folder");
     let mut children: Vec<_> = (0..PROCESSES)
         .map(|number| match library {

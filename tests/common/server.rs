@@ -345,6 +345,11 @@ impl Server {
         Version { is_valkey, major: part(), minor: part() }
     }
 
+    /// How long the server has been up, as it says itself: in whole seconds.
+    pub fn uptime(&self) -> Duration {
+        Duration::from_secs(self.info_number("server", "uptime_in_seconds"))
+    }
+
     /// One field of a section of INFO.
     pub fn info(&self, section: &str, field: &str) -> Option<String> {
         let info: String = self.ask(&["INFO", section]);

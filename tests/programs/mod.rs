@@ -1,0 +1,22 @@
+//! The programs of `examples/`, for the tests that run them.
+
+use std::process::Command;
+
+/// An example of the package, as a user starts it.
+pub fn example(name: &str) -> Command {
+    // Cargo names the programs of examples to no test, so it is asked to run it. Examples need these features at most, and
+    // with the same ones for each nothing is built twice.
+    const FEATURES: &str =
+        if cfg!(all(feature = "tls", feature = "metrics")) { "testing,tls,metrics,serde" } else { "testing" };
+    let mut cargo = Command::new(env!("CARGO"));
+    // What cargo tells this test about its package would look to build scripts like a change, and have them run anew.
+    for (name, _) in std::env::vars_os() {
+        let told = name.to_string_lossy();
+        if told.starts_with("CARGO_PKG_") || told.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&name);
+        }
+    }
+    cargo.args(["run", "--quiet", "--features", FEATURES, "--example", name]);
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo
+}
