@@ -77,6 +77,9 @@ pub enum BuildError {
     /// Built outside a tokio runtime.
     #[error("no tokio runtime here: build the client inside one, with its time and I/O drivers enabled")]
     NoRuntime,
+    /// A client for code without async (feature `blocking`) could not start its thread: why.
+    #[error("the operating system gave the client no thread: {0}")]
+    NoThread(String),
 }
 
 /// Input that cannot work, found before anything was sent.
@@ -433,8 +436,9 @@ pub enum WithLockError {
     /// The lock was not acquired, and the work not begun.
     #[error(transparent)]
     Acquire(#[from] AcquireError),
-    /// The lock was lost, and the work dropped where it stood.
-    #[error("lock \"{key}\" was lost and its work dropped: {reason}")]
+    /// The lock was lost before the work had ended. Work in a future was dropped where it stood; work in a function (feature
+    /// `blocking`) ran to its end, and what it returned was dropped.
+    #[error("lock \"{key}\" was lost before its work had ended: {reason}")]
     Lost {
         /// The key on the servers.
         key: String,

@@ -83,6 +83,12 @@ impl LockGuard {
         self.watched().lost_by(self.shared.clock.now())
     }
 
+    /// The clock that the end of validity is on.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn clock(&self) -> &crate::clock::Clock {
+        &self.shared.clock
+    }
+
     /// The key on the servers, prefix included.
     pub fn key(&self) -> &[u8] {
         self.key.as_bytes()

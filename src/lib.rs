@@ -73,6 +73,7 @@
 //! | feature | when |
 //! | --- | --- |
 //! | `runtime` (default) | always, but to build the protocol alone |
+//! | `blocking` | in code without async: the same face, for threads and scripts |
 //! | `tls` | for `rediss://` addresses: rustls, with the root certificates of the platform |
 //! | `serde` | to send a held lock to another process, as `LockParts` |
 //! | `metrics` | to count and measure through the facade of the `metrics` crate |
@@ -85,6 +86,8 @@
 //! `docs/waiting.md` (waiting in line), `docs/operations.md` (nodes, restarts, access rules, metrics), `docs/testing.md` (how that is shown), `docs/fencing.md` (fencing tokens,
 //! and what a resource has to do with them), `docs/cli.md` (the command line tool), and the table of all defaults in `README.md`.
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 #[cfg(feature = "runtime")]
 mod builder;
 #[cfg(feature = "runtime")]

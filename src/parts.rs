@@ -211,7 +211,8 @@ pub struct ResumeRequest {
 }
 
 impl ResumeRequest {
-    /// The life given to the key from now on, in place of the client's TTL.
+    /// The life given to the key from now on, in place of the client's TTL: whole milliseconds, more than the drift allowance,
+    /// at most the client's maximum.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -226,6 +227,12 @@ impl ResumeRequest {
     /// Keeps the lock alive, but not beyond this time from now.
     pub fn max_hold(mut self, longest: Duration) -> Self {
         self.keeping = Keeping { alive: true, longest: Some(longest) };
+        self
+    }
+
+    /// Does not keep the lock alive, where the client does so with all others.
+    pub fn without_keep_alive(mut self) -> Self {
+        self.keeping.alive = false;
         self
     }
 

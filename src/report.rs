@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::node::Node;
+#[cfg(feature = "blocking")]
+use crate::protocol::message::NotSent;
 use crate::protocol::message::{Holder, HolderValue, Key, Reply, Uncounted};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::round::{Round, Vote};
@@ -81,6 +83,13 @@ impl Inspection {
             state: found.map(state).map_err(|reply| Outcome::new(&reply, Instant::default()).to_string()),
         });
         Self { key: key.to_string(), nodes: nodes.collect() }
+    }
+
+    /// What a client tells that can ask no node any more.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn of_a_closed_client(key: &Key, nodes: &[Node]) -> Self {
+        let unasked = nodes.iter().map(|_| Err(Reply::NotSent(NotSent::Closed)));
+        Self::new(key, unasked, nodes)
     }
 
     /// Each node's part, in the configured order.
