@@ -29,9 +29,21 @@ use crate::shared::Shared;
 /// should not start with fewer nodes than it could have.
 const GRACE_FOR_THE_REST: Duration = Duration::from_millis(100);
 
-/// Something that names a node: a URL, or connection info of the `redis` crate (with TLS certificates, for instance).
+/// Something that names a node: a URL, or connection info of the `redis` crate (with TLS certificates, for instance). That one
+/// is the only type of another crate in this interface.
+///
+/// ```
+/// use redquorum::{BuildError, IntoNode};
+///
+/// assert!("redis://10.0.0.1:6380/2".into_node().is_ok());
+/// assert!(matches!("10.0.0.1".into_node(), Err(BuildError::MalformedUrl { .. })));
+/// ```
 pub trait IntoNode {
     /// The address, or why it is none.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::MalformedUrl`], [`BuildError::TlsNotCompiled`].
     fn into_node(self) -> Result<NodeAddress, BuildError>;
 }
 

@@ -88,6 +88,11 @@ impl Redlock {
     /// # Cancellation safety
     ///
     /// As with [`Redlock::acquire`].
+    ///
+    /// # Fairness
+    ///
+    /// None is needed: it does not wait. It does not get in before those who wait in line, except between a release and the
+    /// next waiter's claim.
     pub async fn try_acquire(&self, key: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
         self.lock(key).no_wait().await
     }
@@ -103,6 +108,10 @@ impl Redlock {
     /// # Errors
     ///
     /// [`InvalidRequest`] where the name cannot be a lock's. What a node failed to answer is in the result.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropping the future changes nothing.
     pub async fn inspect(&self, key: impl AsRef<[u8]>) -> Result<Inspection, InvalidRequest> {
         let key = self.shared.config.key(key.as_ref())?;
         Ok(inspect::inspect(&self.shared, key).await)
@@ -180,9 +189,17 @@ impl fmt::Debug for Redlock {
 /// # }
 /// ```
 ///
+/// # Errors
+///
+/// As with [`Redlock::acquire`].
+///
 /// # Cancellation safety
 ///
 /// As with [`Redlock::acquire`]: dropping the future gives up whatever was set.
+///
+/// # Fairness
+///
+/// As with [`Redlock::acquire`].
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is awaited"]
 pub struct LockRequest {

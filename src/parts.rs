@@ -38,6 +38,7 @@ use crate::shared::Shared;
 ///   done so ever since. Parts made while a node owed an answer are therefore refused elsewhere.
 ///
 /// With the feature `serde` it can be serialised. It holds no secret, but whoever has it can release the lock.
+#[must_use = "dropping the parts leaves the lock to its TTL"]
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LockParts {

@@ -46,6 +46,15 @@ fn shutdown_leaves_nothing_open() {
     shows("shutdown", &["nothing left open", "the one who waited: the client is closed"]);
 }
 
+/// Threads take turns without async, and work looks at its lock.
+#[cfg(feature = "blocking")]
+#[test]
+fn blocking_needs_no_runtime() {
+    let lines =
+        ["as it should be: waited 1", "4 pages, written one at a time", "not done: the lock was held for as long"];
+    shows("blocking", &lines);
+}
+
 /// What is counted is what the documentation names.
 #[cfg(feature = "metrics")]
 #[test]

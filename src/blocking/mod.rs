@@ -166,6 +166,10 @@ impl Redlock {
     /// # Errors
     ///
     /// As with the other face's [`try_acquire`](crate::Redlock::try_acquire).
+    ///
+    /// # Fairness
+    ///
+    /// None is needed, as there: it does not wait.
     pub fn try_acquire(&self, key: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
         self.lock(key).no_wait().acquire()
     }
@@ -205,6 +209,10 @@ impl Redlock {
     ///
     /// [`WithLockError::Acquire`]: the work was not begun. [`WithLockError::Lost`]: the lock was lost before the work had
     /// ended. Trouble with the release after the work is told by `tracing`, and settled in the background.
+    ///
+    /// # Fairness
+    ///
+    /// As with [`Redlock::acquire`].
     ///
     /// # Panics
     ///

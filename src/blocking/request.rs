@@ -120,6 +120,10 @@ impl LockRequest {
     /// # Errors
     ///
     /// As with [`Redlock::with_lock`](super::Redlock::with_lock).
+    ///
+    /// # Fairness
+    ///
+    /// As with [`Redlock::acquire`](super::Redlock::acquire).
     pub fn with<T>(self, work: impl FnOnce(&LockGuard) -> T) -> Result<T, WithLockError> {
         let guard = self.keep_alive().acquire()?;
         let result = work(&guard);
