@@ -38,6 +38,15 @@ use crate::shared::Shared;
 ///   done so ever since. Parts made while a node owed an answer are therefore refused elsewhere.
 ///
 /// With the feature `serde` it can be serialised. It holds no secret, but whoever has it can release the lock.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// let parts = redlock.acquire("invoice:4711").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+/// println!("{} was held for another {:?}", parts.key().escape_ascii(), parts.remaining());
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "dropping the parts leaves the lock to its TTL"]
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -153,6 +162,15 @@ impl LockGuard {
     /// Waits for nodes that still owe an answer to the acquire, one reply timeout at most: without their answers, the parts
     /// are good on this machine only ([`LockParts::is_portable`]).
     ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let parts = redlock.acquire("invoice:4711").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// assert!(parts.is_portable(), "only on this machine");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Why the lock is not held any more. It is released then.
@@ -194,6 +212,21 @@ impl Redlock {
 }
 
 /// A request to go on with a lock from elsewhere: adjust it, then `.await` it.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// # let parts = redlock.acquire("invoice:4711").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+/// use redquorum::ResumeError;
+///
+/// match redlock.resume(parts).ttl(Duration::from_secs(5)).await {
+///     Ok(guard) => println!("held again for {:?}", guard.remaining()),
+///     Err(ResumeError::Unconfirmed { parts, .. }) => println!("again, with {parts:?}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 ///

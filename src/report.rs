@@ -39,6 +39,14 @@ pub struct NodeReport {
 
 /// What the nodes know of one lock: a look from outside, out of date as soon as it is there. `Display` is one line per
 /// node.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// print!("{}", redlock.inspect("nightly-report").await?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
     key: String,
@@ -129,6 +137,18 @@ impl fmt::Display for Inspection {
 }
 
 /// How a request ended on one node.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// use redquorum::Outcome;
+///
+/// let report = redlock.acquire("report").await?.report();
+/// let slow = report.nodes().iter().filter(|node| node.outcome == Outcome::Pending);
+/// println!("{} nodes were not waited for", slow.count());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {

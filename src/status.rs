@@ -12,6 +12,16 @@ use crate::shared::Shared;
 
 /// How one node is. What it did not tell, because it was never connected or because the user must not ask, is `None`.
 /// `Display` is one line.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// for node in redlock.nodes() {
+///     println!("{}: {}, answers in {:?}", node.address, node.health, node.round_trip);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeStatus {

@@ -50,6 +50,14 @@ impl LockGuard {
     }
 
     /// The key on the servers, prefix included.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// assert!(redlock.acquire("report")?.key().ends_with(b"report"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn key(&self) -> &[u8] {
         self.inner.key()
     }
@@ -71,16 +79,45 @@ impl LockGuard {
     }
 
     /// How long the holder may still act; zero once the lock is lost. Computed anew each time; does not block.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.acquire("report")?;
+    /// println!("a request to somebody else may take {:?}", guard.remaining());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn remaining(&self) -> Duration {
         self.inner.remaining()
     }
 
     /// Whether the holder may act now. No network is involved, and nothing blocks.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.acquire("report")?;
+    /// // … the work …
+    /// if guard.is_valid() {
+    ///     println!("the last step");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_valid(&self) -> bool {
         self.inner.is_valid()
     }
 
     /// What each node has answered so far when the lock was acquired or last extended. Does not block.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// println!("{}", redlock.acquire("report")?.report());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn report(&self) -> Report {
         self.inner.report()
     }
@@ -162,6 +199,16 @@ impl LockGuard {
     /// Releases the lock: deletes this holder's key, and only this holder's, on every node that it may have reached. Returns
     /// as soon as a quorum has confirmed, after a reply timeout at most; the rest goes on in the background.
     ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// if let Err(error) = redlock.acquire("report")?.release() {
+    ///     eprintln!("nothing is left to do, but this may be worth knowing: {error}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Each tells how far the lock was still this holder's; none leaves anything for the caller to do.
@@ -174,6 +221,15 @@ impl LockGuard {
 
     /// Takes the lock out of its guard without releasing it, for another process to go on with, of whichever face. Blocks for a
     /// reply timeout at most. See the other face's [`into_parts`](crate::LockGuard::into_parts).
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let parts = redlock.acquire("report")?.into_parts().map_err(|lost| lost.to_string())?;
+    /// assert!(parts.is_portable(), "only on this machine");
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

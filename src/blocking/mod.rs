@@ -125,6 +125,12 @@ impl RedlockBuilder {
 
 impl Redlock {
     /// Starts building a client, to be ended with [`RedlockBuilder::build_blocking`]. The builder is the one of the other face.
+    ///
+    /// ```
+    /// use redquorum::blocking::Redlock;
+    ///
+    /// let builder = Redlock::builder().nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]);
+    /// ```
     pub fn builder() -> RedlockBuilder {
         crate::Redlock::builder()
     }
@@ -175,6 +181,14 @@ impl Redlock {
     }
 
     /// A request for the lock named `key`, to be adjusted and ended with [`LockRequest::acquire`] or [`LockRequest::with`].
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").ttl(Duration::from_secs(3)).fenced().acquire()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lock(&self, key: impl AsRef<[u8]>) -> LockRequest {
         LockRequest::new(self.inner.lock(key), self.runtime.clone())
     }
@@ -293,6 +307,14 @@ impl Redlock {
     }
 
     /// How many outcomes of this client are known to be open at present, as the other face's
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// println!("{} outcomes are open", redlock.open_debts());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// [`open_debts`](crate::Redlock::open_debts) tells. Does not block.
     pub fn open_debts(&self) -> usize {
         self.inner.open_debts()

@@ -34,6 +34,14 @@ impl LockRequest {
 
     /// The life given to the key on each node, in place of the client's TTL: whole milliseconds, more than the drift
     /// allowance, at most the client's maximum.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").ttl(Duration::from_secs(3)).acquire()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.inner = self.inner.ttl(ttl);
         self
@@ -44,24 +52,56 @@ impl LockRequest {
     ///
     /// A thread that waits cannot be called back otherwise but by [`Redlock::close`](super::Redlock::close), which ends all
     /// waits of the client.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").wait(Duration::from_millis(500)).acquire()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wait(mut self, limit: Duration) -> Self {
         self.inner = self.inner.wait(limit);
         self
     }
 
     /// Waits for the lock for ever: until it is held, or the client is closed.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").wait_forever().acquire()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wait_forever(mut self) -> Self {
         self.inner = self.inner.wait_forever();
         self
     }
 
     /// Asks once. The error then is the cause itself, without [`AcquireError::WaitOver`] around it.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let free = redlock.lock("report").ttl(Duration::from_secs(3)).no_wait().acquire().is_ok();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn no_wait(mut self) -> Self {
         self.inner = self.inner.no_wait();
         self
     }
 
     /// Keeps the lock alive in the background until its guard is released or dropped, as
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").keep_alive().acquire()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// [`keep_alive`](crate::LockRequest::keep_alive) of the other face does.
     pub fn keep_alive(mut self) -> Self {
         self.inner = self.inner.keep_alive();
@@ -70,24 +110,56 @@ impl LockRequest {
 
     /// Keeps the lock alive, but not beyond this time, counted from before it was acquired: then it is lost
     /// ([`Lost::HeldOut`](crate::Lost::HeldOut)) and released. Must be more than the least validity of an acquired lock.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").max_hold(Duration::from_secs(600)).acquire()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn max_hold(mut self, longest: Duration) -> Self {
         self.inner = self.inner.max_hold(longest);
         self
     }
 
     /// Does not keep the lock alive, where the client does so with all others.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").without_keep_alive().acquire()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn without_keep_alive(mut self) -> Self {
         self.inner = self.inner.without_keep_alive();
         self
     }
 
     /// Asks for a fencing token with the lock, as [`fenced`](crate::LockRequest::fenced) of the other face does.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let token = redlock.lock("report").fenced().acquire()?.fencing_token();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fenced(mut self) -> Self {
         self.inner = self.inner.fenced();
         self
     }
 
     /// Acquires the lock, and blocks until it is held or the wait is over.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").wait(Duration::from_secs(2)).acquire()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -145,6 +217,16 @@ impl fmt::Debug for LockRequest {
 }
 
 /// A request to go on with a lock from elsewhere: adjust it, then end it with [`ResumeRequest::acquire`].
+///
+/// ```no_run
+/// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// let parts = redlock.acquire("report")?.into_parts().map_err(|lost| lost.to_string())?;
+/// // … to another process …
+/// let guard = redlock.resume(parts).ttl(Duration::from_secs(5)).keep_alive().acquire()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 #[must_use = "a request does nothing until `acquire` is called"]
 pub struct ResumeRequest {
