@@ -6,6 +6,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -27,23 +28,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     guard.release()?;
 
     // Threads share the client, and are served in turn.
-    let mut pages = Vec::new();
-    let report = std::sync::Mutex::new(&mut pages);
+    let pages = AtomicU32::new(0);
     thread::scope(|scope| {
-        let workers = (1..=4).map(|page| {
-            let (redlock, report) = (&redlock, &report);
-            scope.spawn(move || {
-                redlock.with_lock("report", |_| {
-                    if let Ok(mut report) = report.lock() {
-                        report.push(page);
-                    }
-                })
-            })
-        });
-        let workers: Vec<_> = workers.collect();
-        workers.into_iter().filter_map(|worker| worker.join().ok()).collect::<Result<(), _>>()
-    })?;
-    println!("{} pages, written one at a time", pages.len());
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let page = redlock.with_lock("report", |_| pages.fetch_add(1, Ordering::Relaxed) + 1);
+                match page {
+                    Ok(page) => println!("page {page} is written, and no other meanwhile"),
+                    Err(error) => println!("one page is missing: {error}"),
+                }
+            });
+        }
+    });
 
     // Nothing stops a function whose lock is lost: it has to look. Here the lock is lost because it may not be held for longer.
     let slow = redlock.lock("report").max_hold(TTL).with(|guard| {
