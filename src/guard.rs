@@ -207,7 +207,7 @@ impl LockGuard {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn lost(&self) -> impl Future<Output = Lost> + Send + Sync + 'static {
+    pub fn lost(&self) -> impl Future<Output = Lost> + Send + Sync + use<> {
         self.watched().lost(self.shared.alarm.clone())
     }
 

@@ -137,7 +137,7 @@ impl Watched {
     }
 
     /// Resolves when the holder may no longer act.
-    pub(crate) fn lost(&self, alarm: Arc<Alarm>) -> impl Future<Output = Lost> + Send + Sync + 'static {
+    pub(crate) fn lost(&self, alarm: Arc<Alarm>) -> impl Future<Output = Lost> + Send + Sync + use<> {
         let mut term = {
             let current = self.lock();
             self.watchers.get_or_init(|| watch::Sender::new(*current)).subscribe()
