@@ -471,6 +471,24 @@ pub enum ExtendError {
 }
 
 /// Why a lock that was taken apart could not be gone on with.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+/// use redquorum::ResumeError;
+///
+/// let mut parts = parts;
+/// let guard = loop {
+///     match redlock.resume(parts).await {
+///         Ok(guard) => break guard,
+///         Err(ResumeError::Unconfirmed { parts: same, .. }) => parts = *same,
+///         Err(error) => return Err(error.into()),
+///     }
+/// };
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum ResumeError {

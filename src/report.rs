@@ -101,17 +101,43 @@ impl Inspection {
     }
 
     /// Each node's part, in the configured order.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let seen = redlock.inspect("report").await?;
+    /// let silent = seen.nodes().iter().filter(|node| node.state.is_err());
+    /// println!("{} nodes did not tell", silent.count());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn nodes(&self) -> &[NodeInspection] {
         &self.nodes
     }
 
     /// The value that a majority of all nodes carries: whoever has it holds the lock, or did until just now.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// println!("held by {}", redlock.inspect("report").await?.holder().unwrap_or("nobody"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn holder(&self) -> Option<&str> {
         let names = || self.nodes.iter().filter_map(|node| node.state.as_ref().ok()?.holder.as_deref());
         names().find(|name| 2 * names().filter(|other| other == name).count() > self.nodes.len())
     }
 
     /// How many wait in line, over all nodes.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// println!("{} wait", redlock.inspect("report").await?.waiting());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn waiting(&self) -> u32 {
         self.nodes.iter().filter_map(|node| Some(node.state.as_ref().ok()?.waiting)).sum()
     }
@@ -199,6 +225,16 @@ impl Report {
     }
 
     /// Who holds the lock, as far as the nodes told: the value that most of them named.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// if let Some(report) = redlock.try_acquire("report").await.err().as_ref().and_then(|error| error.report()) {
+    ///     println!("most nodes name {:?}", report.holder());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn holder(&self) -> Option<&str> {
         let names = || {
             self.nodes.iter().filter_map(|node| match &node.outcome {
@@ -210,16 +246,43 @@ impl Report {
     }
 
     /// How many nodes granted.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let report = redlock.acquire("report").await?.report();
+    /// assert!(report.granted() >= report.needed());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn granted(&self) -> usize {
         self.nodes.iter().filter(|node| node.outcome == Outcome::Granted).count()
     }
 
     /// How many grants decide: the majority of all configured nodes.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let report = redlock.acquire("report").await?.report();
+    /// assert!(2 * report.needed() > report.nodes().len());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn needed(&self) -> usize {
         self.needed
     }
 
     /// Each node's part, in the configured order.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let report = redlock.acquire("report").await?.report();
+    /// report.nodes().iter().for_each(|node| println!("{}: {} in {:?}", node.address, node.outcome, node.elapsed));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn nodes(&self) -> &[NodeReport] {
         &self.nodes
     }

@@ -241,30 +241,75 @@ impl ResumeRequest {
 
     /// The life given to the key from now on, in place of the client's TTL: whole milliseconds, more than the drift allowance,
     /// at most the client's maximum.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let parts = redlock.acquire("report")?.into_parts().map_err(|lost| lost.to_string())?;
+    /// let guard = redlock.resume(parts).ttl(Duration::from_secs(5)).acquire()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.inner = self.inner.ttl(ttl);
         self
     }
 
     /// Keeps the lock alive, as [`LockRequest::keep_alive`] does.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let parts = redlock.acquire("report")?.into_parts().map_err(|lost| lost.to_string())?;
+    /// let guard = redlock.resume(parts).keep_alive().acquire()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn keep_alive(mut self) -> Self {
         self.inner = self.inner.keep_alive();
         self
     }
 
     /// Keeps the lock alive, but not beyond this time from now.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let parts = redlock.acquire("report")?.into_parts().map_err(|lost| lost.to_string())?;
+    /// let guard = redlock.resume(parts).max_hold(Duration::from_secs(600)).acquire()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn max_hold(mut self, longest: Duration) -> Self {
         self.inner = self.inner.max_hold(longest);
         self
     }
 
     /// Does not keep the lock alive, where the client does so with all others.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let parts = redlock.acquire("report")?.into_parts().map_err(|lost| lost.to_string())?;
+    /// let guard = redlock.resume(parts).without_keep_alive().acquire()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn without_keep_alive(mut self) -> Self {
         self.inner = self.inner.without_keep_alive();
         self
     }
 
     /// Goes on with the lock, and blocks until a quorum of the nodes has confirmed it, for a reply timeout at most.
+    ///
+    /// ```no_run
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let parts = redlock.acquire("report")?.into_parts().map_err(|lost| lost.to_string())?;
+    /// let guard = redlock.resume(parts).acquire()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

@@ -44,6 +44,13 @@ impl FencingToken {
     }
 
     /// The number, below 2^53: it fits a signed 64-bit column, and a double.
+    ///
+    /// ```
+    /// # #[cfg(feature = "runtime")] {
+    /// let token = redquorum::FencingToken::new(4711);
+    /// let column: i64 = token.as_u64().try_into().expect("below 2^53");
+    /// # }
+    /// ```
     pub const fn as_u64(self) -> u64 {
         self.0
     }
