@@ -106,6 +106,7 @@ fn never_two_at_a_time_on_servers() {
                     let done = redlock.with_lock(KEY, |guard| {
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         held.fetch_add(usize::from(guard.is_valid()), Ordering::SeqCst);
+                        thread::sleep(ms(1));
                         inside.fetch_sub(1, Ordering::SeqCst);
                     });
                     done.expect("in turn");

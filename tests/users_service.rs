@@ -194,12 +194,16 @@ async fn a_suspended_machine_is_interrupted() {
 async fn nothing_stays_on_the_nodes() {
     let cluster = MemoryCluster::new(3);
     let invoices = service(&cluster, PRINTING).await;
-    cluster.node(0).lose_replies();
-    cluster.node(1).delay(Duration::from_millis(50));
-    assert_eq!(invoices.number().await, Ok(1));
+    let hanging = async {
+        sleep(PRINTING / 2).await;
+        cluster.node(0).hang();
+    };
+    let (number, ()) = tokio::join!(invoices.number(), hanging);
+    assert_eq!(number, Ok(1));
+    assert!(cluster.node(0).holder("invoices").is_some(), "it could not hear of the release");
 
     cluster.heal();
-    sleep(Duration::from_secs(5)).await;
+    sleep(Duration::from_secs(1)).await;
 
-    assert!(cluster.nodes().iter().all(|node| node.holder("invoices").is_none()));
+    assert!(cluster.nodes().iter().all(|node| node.holder("invoices").is_none()), "long before the TTL");
 }
