@@ -167,6 +167,7 @@ fn works_inside_a_runtime() {
                 // More than tokio lets a task do before it takes its turn away.
                 for _ in 0..200 {
                     redlock.acquire(KEY).expect("it is free").release().expect("held until now");
+                    redlock.inspect(KEY).expect("a key");
                 }
                 let guard = redlock.acquire(KEY).expect("it is free");
                 assert_eq!(guard.lost(ms(50)), None);
