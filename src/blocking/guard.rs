@@ -44,7 +44,7 @@ impl LockGuard {
         Self { inner, runtime }
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, feature = "testing"))]
     pub(super) fn into_inner(self) -> crate::LockGuard {
         self.inner
     }
