@@ -29,13 +29,33 @@ use crate::shared::Shared;
 /// should not start with fewer nodes than it could have.
 const GRACE_FOR_THE_REST: Duration = Duration::from_millis(100);
 
-/// Something that names a node: a URL, or connection info of the `redis` crate (with TLS certificates, for instance).
+/// Something that names a node: a URL, or connection info of the `redis` crate (with TLS certificates, for instance). That one
+/// is the only type of another crate in this interface.
+///
+/// ```
+/// use redquorum::{BuildError, IntoNode};
+///
+/// assert!("redis://10.0.0.1:6380/2".into_node().is_ok());
+/// assert!(matches!("10.0.0.1".into_node(), Err(BuildError::MalformedUrl { .. })));
+/// ```
 pub trait IntoNode {
     /// The address, or why it is none.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::MalformedUrl`], [`BuildError::TlsNotCompiled`].
     fn into_node(self) -> Result<NodeAddress, BuildError>;
 }
 
 /// A checked address of a node. Shows no credentials.
+///
+/// ```
+/// use redquorum::IntoNode;
+///
+/// let address = "redis://worker:secret@10.0.0.1:6380".into_node()?;
+/// assert!(!format!("{address:?}").contains("secret"));
+/// # Ok::<(), redquorum::BuildError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct NodeAddress(Kind);
 
@@ -84,6 +104,22 @@ impl NodeAddress {
 }
 
 /// Builds a [`Redlock`]. Every setting has a default; the nodes are all that must be given.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), redquorum::BuildError> {
+/// use std::time::Duration;
+///
+/// use redquorum::Redlock;
+///
+/// let redlock = Redlock::builder()
+///     .nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
+///     .ttl(Duration::from_secs(5))
+///     .wait(Duration::from_secs(2))
+///     .build()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct RedlockBuilder {
@@ -97,6 +133,11 @@ pub struct RedlockBuilder {
 
 impl Redlock {
     /// Starts building a client.
+    ///
+    /// ```
+    /// # use redquorum::Redlock;
+    /// let builder = Redlock::builder().nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]);
+    /// ```
     pub fn builder() -> RedlockBuilder {
         RedlockBuilder::new()
     }
@@ -115,6 +156,15 @@ impl RedlockBuilder {
 
     /// Adds a node: `redis://[user:password@]host[:port][/db]`, `rediss://…` for TLS (feature `tls`),
     /// `redis+unix:///path/to/socket?db=0`, or connection info of the `redis` crate. A wrong address is told by
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// let builder = Redlock::builder()
+    ///     .node("redis://worker:secret@10.0.0.1:6380/2")
+    ///     .node("redis://10.0.0.2")
+    ///     .node("redis+unix:///run/redis/locks.sock");
+    /// ```
+    ///
     /// [`RedlockBuilder::build`].
     pub fn node(mut self, node: impl IntoNode) -> Self {
         self.nodes.push(node.into_node());
@@ -122,24 +172,52 @@ impl RedlockBuilder {
     }
 
     /// Adds nodes. All clients of a lock must be given the same set.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// // From a list in the environment, for example.
+    /// let nodes = "redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3";
+    /// let builder = Redlock::builder().nodes(nodes.split_whitespace());
+    /// ```
     pub fn nodes<N: IntoNode>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
         self.nodes.extend(nodes.into_iter().map(IntoNode::into_node));
         self
     }
 
     /// What stands before every name on the servers. Default: nothing, as with other clients.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// // `lock("invoice:4711")` is the key `billing:invoice:4711` on the servers.
+    /// let builder = Redlock::builder().prefix("billing:");
+    /// ```
     pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
         self.config.prefix = prefix.as_ref().into();
         self
     }
 
     /// The life given to keys where a request names none: whole milliseconds. Default: 10 s.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// let builder = Redlock::builder().ttl(Duration::from_secs(5));
+    /// ```
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.config.ttl = ttl;
         self
     }
 
     /// The longest TTL that a request or extension may ask for. Default: the client's TTL.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// // 5 s as a rule, and up to a minute where a request asks for it.
+    /// let builder = Redlock::builder().ttl(Duration::from_secs(5)).max_ttl(Duration::from_secs(60));
+    /// ```
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.config.max_ttl = Some(max_ttl);
         self
@@ -147,12 +225,26 @@ impl RedlockBuilder {
 
     /// The allowance for clocks of different rates, in parts per million of the TTL; a constant 2 ms comes on top.
     /// Default: 10 000 (1 %). All clients of a lock should agree.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// // 2 %: of a TTL of 10 s, 202 ms are for clocks.
+    /// let builder = Redlock::builder().drift_ppm(20_000);
+    /// ```
     pub fn drift_ppm(mut self, parts_per_million: u32) -> Self {
         self.config.drift = Drift::parts_per_million(parts_per_million);
         self
     }
 
     /// The least validity that an acquired lock must have. Default: a tenth of the TTL.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// // Work that takes two seconds need not begin with less.
+    /// let builder = Redlock::builder().ttl(Duration::from_secs(10)).min_validity(Duration::from_secs(2));
+    /// ```
     pub fn min_validity(mut self, min_validity: Duration) -> Self {
         self.config.min_validity = Some(min_validity);
         self
@@ -160,24 +252,49 @@ impl RedlockBuilder {
 
     /// How long one round waits for the replies of nodes. Default: a fiftieth of the TTL, between 10 and 500 ms. Whoever
     /// does not answer in time is counted as unknown; a quorum that answers earlier decides at once.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// // Nodes on three continents.
+    /// let builder = Redlock::builder().ttl(Duration::from_secs(30)).reply_timeout(Duration::from_secs(1));
+    /// ```
     pub fn reply_timeout(mut self, reply_timeout: Duration) -> Self {
         self.config.reply_timeout = Some(reply_timeout);
         self
     }
 
     /// How long one attempt to connect may take, handshake included. Default: 1 s.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// let builder = Redlock::builder().connect_timeout(Duration::from_secs(3));
+    /// ```
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.config.connect_timeout = connect_timeout;
         self
     }
 
     /// How long [`Redlock::acquire`] waits for a lock. Default: 30 s.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// let builder = Redlock::builder().wait(Duration::from_secs(2));
+    /// ```
     pub fn wait(mut self, limit: Duration) -> Self {
         self.config.wait = Wait::AtMost(limit);
         self
     }
 
     /// Lets [`Redlock::acquire`] wait for ever.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// let builder = Redlock::builder().wait_forever();
+    /// ```
     pub fn wait_forever(mut self) -> Self {
         self.config.wait = Wait::Unlimited;
         self
@@ -185,6 +302,13 @@ impl RedlockBuilder {
 
     /// The pauses between two attempts of a waiting acquire: random, up to `least` at first, doubling up to `most`.
     /// Default: 20 ms and 250 ms. Shorter after a split vote, and never beyond the expiry of the holder's key.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// let builder =
+    ///     Redlock::builder().wait_by_retrying().retry(Duration::from_millis(50), Duration::from_millis(500));
+    /// ```
     pub fn retry(mut self, least: Duration, most: Duration) -> Self {
         self.config.retry = (least, most);
         self
@@ -195,6 +319,12 @@ impl RedlockBuilder {
     ///
     /// For clients that shall create no key but the locks themselves. All clients of a lock should agree on it: those who
     /// do not are correct all the same, only slower and less fair. See [`docs::waiting`](crate::docs::waiting).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// let builder = Redlock::builder().wait_by_retrying();
+    /// ```
     pub fn wait_by_retrying(mut self) -> Self {
         self.config.in_line = false;
         self
@@ -202,6 +332,12 @@ impl RedlockBuilder {
 
     /// Keeps every lock alive that is acquired, as [`LockRequest::keep_alive`] does for one. Default: only those that are asked
     /// to be.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// let builder = Redlock::builder().keep_alive().max_hold(Duration::from_secs(3600));
+    /// ```
     ///
     /// [`LockRequest::keep_alive`]: crate::LockRequest::keep_alive
     pub fn keep_alive(mut self) -> Self {
@@ -211,6 +347,12 @@ impl RedlockBuilder {
 
     /// How long a lock that is kept alive is held at most, where its request does not say. Default: without limit, until
     /// its guard is released or dropped.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// let builder = Redlock::builder().max_hold(Duration::from_secs(3600));
+    /// ```
     pub fn max_hold(mut self, longest: Duration) -> Self {
         self.config.keeping.longest = Some(longest);
         self
@@ -222,6 +364,13 @@ impl RedlockBuilder {
     /// A node that was restarted without durable writes, flushed, promoted, or whose clock was set may grant a lock that
     /// is still held. It is asked all the same, and counts for extensions, but its grants count again in acquires only
     /// once its memory is older than this, drift and 2 ms included. See [`docs::operations`](crate::docs::operations).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// // Another service takes locks of up to a minute on these nodes.
+    /// let builder = Redlock::builder().ttl(Duration::from_secs(5)).restart_guard(Duration::from_secs(60));
+    /// ```
     pub fn restart_guard(mut self, longest_ttl: Duration) -> Self {
         self.config.guard = Guard::Of(longest_ttl);
         self
@@ -229,6 +378,13 @@ impl RedlockBuilder {
 
     /// Lets every node vote at once, whatever it may have forgotten: for nodes that were just started and hold nothing, as in
     /// tests. On nodes that are in use, a single one that is restarted empty may then give a lock to a second holder.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// // Nodes that a test has just started.
+    /// let builder = Redlock::builder().node("redis://127.0.0.1:7101").no_restart_guard();
+    /// ```
     pub fn no_restart_guard(mut self) -> Self {
         self.config.guard = Guard::Off;
         self
@@ -238,6 +394,12 @@ impl RedlockBuilder {
     /// longest TTL, at most a hundred years. Default: 7 days. All clients of a lock should agree.
     ///
     /// When a counter is gone, tokens rise all the same, by the clocks of clients.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// let builder = Redlock::builder().fencing_retention(Duration::from_secs(30 * 86_400));
+    /// ```
     ///
     /// [`LockRequest::fenced`]: crate::LockRequest::fenced
     pub fn fencing_retention(mut self, retention: Duration) -> Self {
@@ -255,6 +417,12 @@ impl RedlockBuilder {
     }
 
     /// The client's name as `CLIENT LIST` on the servers shows it. Default: `redquorum-` and a random uuid.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// let builder = Redlock::builder().client_name("billing-worker-3");
+    /// ```
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.client_name = Some(name.into());
         self
@@ -262,12 +430,31 @@ impl RedlockBuilder {
 
     /// Does not wait for any node: connecting goes on in the background, and until a quorum is connected every acquire
     /// fails or waits.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use redquorum::Redlock;
+    /// // Starts also while the nodes are down, and takes locks once they are up.
+    /// let builder = Redlock::builder().nodes(["redis://10.0.0.1", "redis://10.0.0.2"]).lazy();
+    /// ```
     pub fn lazy(mut self) -> Self {
         self.lazy = true;
         self
     }
 
     /// Builds the client: checks everything, starts connecting, and waits until a quorum is connected.
+    ///
+    /// ```no_run
+    /// # async fn example() {
+    /// use redquorum::{BuildError, Redlock};
+    ///
+    /// match Redlock::builder().nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]).build().await {
+    ///     Ok(redlock) => println!("{redlock:?}"),
+    ///     Err(BuildError::NotConnected { trouble, .. }) => eprintln!("look after the nodes: {trouble}"),
+    ///     Err(error) => eprintln!("look after the settings: {error}"),
+    /// }
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

@@ -55,6 +55,16 @@ pub struct Redlock {
 impl Redlock {
     /// Acquires the lock named `key`, waiting for it as long as configured (30 s by default), with the client's TTL.
     ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.acquire("invoice:4711").await?;
+    /// // … the work …
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`AcquireError::WaitOver`] with the last cause; [`AcquireError::Guarded`] where the restart guard certainly outlasts
@@ -79,6 +89,18 @@ impl Redlock {
 
     /// Asks for the lock named `key` once, without waiting for it: one round to all nodes.
     ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// match redlock.try_acquire("nightly-report").await {
+    ///     Ok(guard) => println!("my turn, for {:?}", guard.remaining()),
+    ///     Err(error) if error.is_contention() => println!("another is at it"),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`AcquireError::Held`], [`AcquireError::NoQuorum`], [`AcquireError::Guarded`] or [`AcquireError::ValidityExhausted`],
@@ -88,11 +110,24 @@ impl Redlock {
     /// # Cancellation safety
     ///
     /// As with [`Redlock::acquire`].
+    ///
+    /// # Fairness
+    ///
+    /// None is needed: it does not wait. It does not get in before those who wait in line, except between a release and the
+    /// next waiter's claim.
     pub async fn try_acquire(&self, key: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
         self.lock(key).no_wait().await
     }
 
     /// A request for the lock named `key`, to be adjusted and awaited.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").ttl(Duration::from_secs(3)).fenced().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lock(&self, key: impl AsRef<[u8]>) -> LockRequest {
         let (name, keeping) = (key.as_ref().into(), self.shared.config.keeping);
         LockRequest { redlock: self.clone(), name, ttl: None, wait: None, keeping, fenced: false }
@@ -100,9 +135,22 @@ impl Redlock {
 
     /// Looks at the lock named `key` on every node, without touching it: who holds it, for how long, and how many wait.
     ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let seen = redlock.inspect("nightly-report").await?;
+    /// println!("held by {}, {} waiting", seen.holder().unwrap_or("nobody"), seen.waiting());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`InvalidRequest`] where the name cannot be a lock's. What a node failed to answer is in the result.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropping the future changes nothing.
     pub async fn inspect(&self, key: impl AsRef<[u8]>) -> Result<Inspection, InvalidRequest> {
         let key = self.shared.config.key(key.as_ref())?;
         Ok(inspect::inspect(&self.shared, key).await)
@@ -110,6 +158,20 @@ impl Redlock {
 
     /// How each node is, in the configured order: connected or not, what its vote is worth, and what the server tells of
     /// itself. Asks nobody: it is what the nodes told when they were connected, or up to five seconds ago.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// use redquorum::{Health, NodeVote};
+    ///
+    /// let well = |node: &redquorum::NodeStatus| node.health == Health::Up && node.vote == NodeVote::Counts;
+    /// let nodes = redlock.nodes();
+    /// if 2 * nodes.iter().filter(|node| well(node)).count() <= nodes.len() {
+    ///     eprintln!("no quorum of nodes is well");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn nodes(&self) -> Vec<NodeStatus> {
         status::of(&self.shared)
     }
@@ -123,6 +185,16 @@ impl Redlock {
     /// released any more: the TTL frees them.
     ///
     /// Returns whether nothing was left open.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// if !redlock.close(Duration::from_secs(5)).await {
+    ///     eprintln!("some locks are left to their TTL");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Cancellation safety
     ///
@@ -154,6 +226,14 @@ impl Redlock {
     ///
     /// A release to a silent node counts once its connection is given up (after a second, with the default timeouts); until
     /// then it may still be answered.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// println!("{} outcomes are open", redlock.open_debts());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn open_debts(&self) -> usize {
         self.shared.balance.borrow().open
     }
@@ -180,9 +260,17 @@ impl fmt::Debug for Redlock {
 /// # }
 /// ```
 ///
+/// # Errors
+///
+/// As with [`Redlock::acquire`].
+///
 /// # Cancellation safety
 ///
 /// As with [`Redlock::acquire`]: dropping the future gives up whatever was set.
+///
+/// # Fairness
+///
+/// As with [`Redlock::acquire`].
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is awaited"]
 pub struct LockRequest {
@@ -197,24 +285,56 @@ pub struct LockRequest {
 impl LockRequest {
     /// The life given to the key on each node, in place of the client's TTL: whole milliseconds, more than the drift
     /// allowance, at most the client's maximum.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").ttl(Duration::from_secs(3)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
     /// Waits for the lock at most this long. The last attempt begins no later than that. Zero is one attempt.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").wait(Duration::from_millis(500)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = Some(Wait::AtMost(limit));
         self
     }
 
     /// Waits for the lock for ever.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").wait_forever().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wait_forever(mut self) -> Self {
         self.wait = Some(Wait::Unlimited);
         self
     }
 
     /// Asks once. The error then is the cause itself, without [`AcquireError::WaitOver`] around it.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let free = redlock.lock("report").ttl(Duration::from_secs(3)).no_wait().await.is_ok();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn no_wait(mut self) -> Self {
         self.wait = Some(Wait::No);
         self
@@ -227,6 +347,18 @@ impl LockRequest {
     ///
     /// However many locks of a client are kept, one task serves them, and one request to a node extends up to a hundred.
     ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").keep_alive().await?;
+    /// tokio::select! {
+    ///     lost = guard.lost() => eprintln!("stopped: {lost}"),
+    ///     () = tokio::time::sleep(Duration::from_secs(3600)) => println!("done"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// [`RedlockBuilder::max_hold`]: crate::RedlockBuilder::max_hold
     pub fn keep_alive(mut self) -> Self {
         self.keeping.alive = true;
@@ -235,12 +367,28 @@ impl LockRequest {
 
     /// Keeps the lock alive, but not beyond this time, counted from before it was acquired: then it is lost
     /// ([`Lost::HeldOut`](crate::Lost::HeldOut)) and released. Must be more than the least validity of an acquired lock.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").max_hold(Duration::from_secs(600)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn max_hold(mut self, longest: Duration) -> Self {
         self.keeping = Keeping { alive: true, longest: Some(longest) };
         self
     }
 
     /// Does not keep the lock alive, where the client does so with all others.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").without_keep_alive().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn without_keep_alive(mut self) -> Self {
         // A maximum hold stays, for whoever keeps it alive after all, as work under a lock does.
         self.keeping.alive = false;
@@ -257,6 +405,15 @@ impl LockRequest {
     /// [`RedlockBuilder::fencing_retention`](crate::RedlockBuilder::fencing_retention).
     ///
     /// Tokens rise from one *fenced* holder to the next; holders that did not ask for one do not count.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").fenced().await?;
+    /// let token = guard.fencing_token(); // goes with every write
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fenced(mut self) -> Self {
         self.fenced = true;
         self

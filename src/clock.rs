@@ -150,6 +150,25 @@ fn system_now() -> Instant {
 }
 
 /// A clock that stands still until a test moves it: for suspend, steps and exact deadlines.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// use redquorum::testing::{ManualClock, MemoryCluster};
+///
+/// let clock = ManualClock::new();
+/// let redlock = MemoryCluster::with_clock(3, clock.clone()).builder().build().await?;
+/// let guard = redlock.lock("order:1").ttl(Duration::from_secs(5)).await?;
+/// let before = guard.remaining();
+///
+/// clock.advance(Duration::from_secs(1));
+///
+/// assert_eq!(before - guard.remaining(), Duration::from_secs(1));
+/// # Ok(())
+/// # }
+/// ```
 #[cfg(feature = "testing")]
 #[derive(Clone, Debug)]
 pub struct ManualClock {

@@ -13,6 +13,16 @@ use crate::report::Report;
 use crate::runtime::term::Lost;
 
 /// Why a client could not be built. Nothing was sent, except with [`BuildError::NotConnected`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use redquorum::{BuildError, Redlock};
+///
+/// let twice = Redlock::builder().nodes(["redis://10.0.0.1", "redis://10.0.0.1:6379"]).build().await;
+/// assert!(matches!(twice, Err(BuildError::DuplicateNode { first: 1, second: 2, .. })));
+/// # }
+/// ```
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -77,9 +87,23 @@ pub enum BuildError {
     /// Built outside a tokio runtime.
     #[error("no tokio runtime here: build the client inside one, with its time and I/O drivers enabled")]
     NoRuntime,
+    /// A client for code without async (feature `blocking`) could not start its thread: why.
+    #[error("the operating system gave the client no thread: {0}")]
+    NoThread(String),
 }
 
 /// Input that cannot work, found before anything was sent.
+///
+/// ```
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use redquorum::{BuildError, InvalidRequest, Redlock};
+///
+/// let built = Redlock::builder().node("redis://10.0.0.1").ttl(Duration::ZERO).build().await;
+/// assert!(matches!(built, Err(BuildError::Invalid(InvalidRequest::ZeroTtl))));
+/// # }
+/// ```
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidRequest {
@@ -240,6 +264,22 @@ impl InvalidRequest {
 }
 
 /// Why a lock was not acquired. Whatever had been set is being undone.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// use redquorum::AcquireError;
+///
+/// match redlock.try_acquire("report").await {
+///     Ok(guard) => guard.release().await?,
+///     Err(AcquireError::Held { report, .. }) => println!("held by {:?}", report.holder()),
+///     Err(AcquireError::NoQuorum { report, .. }) => println!("an outage: {report}"),
+///     Err(AcquireError::Guarded { remaining, .. }) => println!("nodes were restarted, wait {remaining:?}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum AcquireError {
@@ -322,6 +362,18 @@ fn guarded_for(remaining: &Option<Duration>) -> String {
 
 impl AcquireError {
     /// Whether somebody else having the lock is what stood in the way, at the last attempt where there were several.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// match redlock.lock("report").wait(Duration::from_secs(2)).await {
+    ///     Ok(guard) => guard.release().await?,
+    ///     Err(error) if error.is_contention() => println!("try again later"),
+    ///     Err(error) => println!("look after the nodes: {error}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_contention(&self) -> bool {
         match self {
             Self::Held { .. } => true,
@@ -331,11 +383,33 @@ impl AcquireError {
     }
 
     /// Who holds the lock, as far as the nodes told at the last attempt.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// if let Err(error) = redlock.try_acquire("report").await {
+    ///     println!("{} has it", error.holder().unwrap_or("nobody that the nodes could name"));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn holder(&self) -> Option<&str> {
         self.report()?.holder()
     }
 
     /// What each node answered, at the last attempt where there were several.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// if let Err(error) = redlock.try_acquire("report").await {
+    ///     for node in error.report().iter().flat_map(|report| report.nodes()) {
+    ///         println!("{node}");
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn report(&self) -> Option<&Report> {
         match self {
             Self::Held { report, .. }
@@ -350,6 +424,19 @@ impl AcquireError {
 }
 
 /// Why a lock was not extended.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// use redquorum::ExtendError;
+///
+/// let mut guard = redlock.acquire("report").await?;
+/// if let Err(ExtendError::Lost { .. } | ExtendError::Expired { .. }) = guard.extend(Duration::from_secs(10)).await {
+///     return Err("the lock is gone: stop".into());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum ExtendError {
@@ -384,6 +471,24 @@ pub enum ExtendError {
 }
 
 /// Why a lock that was taken apart could not be gone on with.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+/// use redquorum::ResumeError;
+///
+/// let mut parts = parts;
+/// let guard = loop {
+///     match redlock.resume(parts).await {
+///         Ok(guard) => break guard,
+///         Err(ResumeError::Unconfirmed { parts: same, .. }) => parts = *same,
+///         Err(error) => return Err(error.into()),
+///     }
+/// };
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum ResumeError {
@@ -427,14 +532,29 @@ pub enum ResumeError {
 }
 
 /// Why work under a lock did not come to its end. The work's own result is never in here.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// use redquorum::WithLockError;
+///
+/// match redlock.with_lock("report", async |_guard| "four pages").await {
+///     Ok(report) => println!("{report}"),
+///     Err(WithLockError::Lost { reason, .. }) => println!("half done: {reason}"),
+///     Err(error) => println!("not begun: {error}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum WithLockError {
     /// The lock was not acquired, and the work not begun.
     #[error(transparent)]
     Acquire(#[from] AcquireError),
-    /// The lock was lost, and the work dropped where it stood.
-    #[error("lock \"{key}\" was lost and its work dropped: {reason}")]
+    /// The lock was lost before the work had ended. Work in a future was dropped where it stood; work in a function (feature
+    /// `blocking`) ran to its end, and what it returned was dropped.
+    #[error("lock \"{key}\" was lost before its work had ended: {reason}")]
     Lost {
         /// The key on the servers.
         key: String,
@@ -445,6 +565,20 @@ pub enum WithLockError {
 
 /// Why a release did not confirm that this holder's keys were deleted. There is nothing left to do for the caller: what
 /// is open goes on being settled in the background.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// use redquorum::ReleaseError;
+///
+/// match redlock.acquire("report").await?.release().await {
+///     Err(ReleaseError::TakenOver { .. } | ReleaseError::Expired { .. }) => println!("the work took too long"),
+///     Err(error) => println!("{error}"),
+///     Ok(()) => {}
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
@@ -477,6 +611,16 @@ pub enum ReleaseError {
 
 impl ReleaseError {
     /// What each node answered.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// if let Err(error) = redlock.acquire("report").await?.release().await {
+    ///     println!("{} of {} confirmed", error.report().granted(), error.report().nodes().len());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn report(&self) -> &Report {
         match self {
             Self::Expired { report, .. }

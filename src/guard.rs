@@ -26,6 +26,21 @@ use crate::shared::{Counted, Shared};
 ///
 /// A guard of a lock that is kept alive (`keep_alive` on the request) does the same; its lock is extended in the
 /// background for as long as it exists. One that is forgotten, as by [`std::mem::forget`], is kept for ever.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// let mut guard = redlock.acquire("report").await?;
+/// for page in 1..=10 {
+///     if guard.remaining() < Duration::from_secs(2) {
+///         guard.extend(Duration::from_secs(10)).await?;
+///     }
+///     println!("page {page}");
+/// }
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "dropping the guard releases the lock at once"]
 pub struct LockGuard {
     hold: Hold,
@@ -83,7 +98,21 @@ impl LockGuard {
         self.watched().lost_by(self.shared.clock.now())
     }
 
+    /// The clock that the end of validity is on.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn clock(&self) -> &crate::clock::Clock {
+        &self.shared.clock
+    }
+
     /// The key on the servers, prefix included.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// assert!(redlock.acquire("report").await?.key().ends_with(b"report"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn key(&self) -> &[u8] {
         self.key.as_bytes()
     }
@@ -94,24 +123,66 @@ impl LockGuard {
     ///
     /// Send it along with every write, and let the resource refuse a write whose token is smaller than the greatest that it
     /// has seen.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").fenced().await?;
+    /// if let Some(token) = guard.fencing_token() {
+    ///     println!("UPDATE reports SET body = $1, token = {token} WHERE name = $2 AND token <= {token}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.token
     }
 
     /// How long the holder may still act; zero once the lock is lost. Computed anew each time, from
     /// ttl − time since the request was sent − (ttl × drift + 2 ms).
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.acquire("report").await?;
+    /// let request = tokio::time::timeout(guard.remaining(), async { "a request to somebody else" });
+    /// let answer = request.await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn remaining(&self) -> Duration {
         let validity = self.watched().validity();
         validity.map_or(Duration::ZERO, |validity| validity.remaining(self.shared.clock.now()))
     }
 
     /// Whether the holder may act now. No network is involved.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.acquire("report").await?;
+    /// // … the work …
+    /// if guard.is_valid() {
+    ///     println!("the last step");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
     }
 
     /// What each node has answered so far when the lock was acquired or last extended: right after the decision, some
     /// nodes may not have been waited for; asked again a little later, the report has their answers too.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.acquire("report").await?;
+    /// println!("{}", guard.report());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn report(&self) -> Report {
         let round = match &self.hold {
             Hold::Own { driver, .. } => Some(driver.round()),
@@ -126,13 +197,38 @@ impl LockGuard {
     /// wait for any socket.
     ///
     /// The future holds nothing of the guard, and may be moved into another task. Dropping it is free.
-    pub fn lost(&self) -> impl Future<Output = Lost> + Send + Sync + 'static {
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.lock("report").keep_alive().await?;
+    /// let lost = guard.lost();
+    /// tokio::spawn(async move { eprintln!("no more of it: {}", lost.await) });
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn lost(&self) -> impl Future<Output = Lost> + Send + Sync + use<> {
         self.watched().lost(self.shared.alarm.clone())
     }
 
     /// Gives the key another `ttl` of life on the nodes, counted from now; the validity never becomes shorter by it.
     /// Counts only nodes that still carried this holder, and sets the key again on nodes that had lost it, once a quorum
     /// confirmed. A lock that is kept alive is kept as before afterwards, by its own TTL.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// use redquorum::ExtendError;
+    ///
+    /// let mut guard = redlock.acquire("report").await?;
+    /// match guard.extend(Duration::from_secs(10)).await {
+    ///     Ok(()) => println!("for another {:?}", guard.remaining()),
+    ///     Err(ExtendError::Unconfirmed { remaining, .. }) => println!("still for {remaining:?}, try again"),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -186,6 +282,17 @@ impl LockGuard {
 
     /// Releases the lock: deletes this holder's key, and only this holder's, on every node that it may have reached.
     /// Returns as soon as a quorum has confirmed; the rest goes on in the background.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let guard = redlock.acquire("report").await?;
+    /// if let Err(error) = guard.release().await {
+    ///     eprintln!("nothing is left to do, but this may be worth knowing: {error}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

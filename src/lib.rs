@@ -73,6 +73,7 @@
 //! | feature | when |
 //! | --- | --- |
 //! | `runtime` (default) | always, but to build the protocol alone |
+//! | `blocking` | in code without async: the same face, for threads and scripts |
 //! | `tls` | for `rediss://` addresses: rustls, with the root certificates of the platform |
 //! | `serde` | to send a held lock to another process, as `LockParts` |
 //! | `metrics` | to count and measure through the facade of the `metrics` crate |
@@ -91,6 +92,8 @@
 //!
 //! The table of all defaults is in `README.md`.
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 #[cfg(feature = "runtime")]
 mod builder;
 #[cfg(feature = "runtime")]

@@ -38,6 +38,16 @@ use crate::shared::Shared;
 ///   done so ever since. Parts made while a node owed an answer are therefore refused elsewhere.
 ///
 /// With the feature `serde` it can be serialised. It holds no secret, but whoever has it can release the lock.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// let parts = redlock.acquire("invoice:4711").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+/// println!("{} was held for another {:?}", parts.key().escape_ascii(), parts.remaining());
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "dropping the parts leaves the lock to its TTL"]
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LockParts {
@@ -85,21 +95,60 @@ impl LockParts {
     }
 
     /// The key on the servers, prefix included.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// println!("{}", parts.key().escape_ascii());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
     /// How long the lock was still valid for when it was taken apart.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// println!("pack them off: {:?} left", parts.remaining());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn remaining(&self) -> Duration {
         self.remaining
     }
 
     /// The fencing token of a fenced lock, which goes along.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// let guard = redlock.resume(parts.clone()).await?;
+    /// assert_eq!(guard.fencing_token(), parts.fencing_token());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.token.map(FencingToken::new)
     }
 
     /// Whether a process on another machine can resume it.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// if !parts.is_portable() {
+    ///     println!("a node still owes an answer: resume them on this machine");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_portable(&self) -> bool {
         self.settled
     }
@@ -152,6 +201,15 @@ impl LockGuard {
     /// Waits for nodes that still owe an answer to the acquire, one reply timeout at most: without their answers, the parts
     /// are good on this machine only ([`LockParts::is_portable`]).
     ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let parts = redlock.acquire("invoice:4711").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// assert!(parts.is_portable(), "only on this machine");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Why the lock is not held any more. It is released then.
@@ -194,6 +252,21 @@ impl Redlock {
 
 /// A request to go on with a lock from elsewhere: adjust it, then `.await` it.
 ///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// # let parts = redlock.acquire("invoice:4711").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+/// use redquorum::ResumeError;
+///
+/// match redlock.resume(parts).ttl(Duration::from_secs(5)).await {
+///     Ok(guard) => println!("held again for {:?}", guard.remaining()),
+///     Err(ResumeError::Unconfirmed { parts, .. }) => println!("again, with {parts:?}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 ///
 /// [`ResumeError::Unconfirmed`] gives the parts back, and trying again is right. All others are final.
@@ -211,21 +284,64 @@ pub struct ResumeRequest {
 }
 
 impl ResumeRequest {
-    /// The life given to the key from now on, in place of the client's TTL.
+    /// The life given to the key from now on, in place of the client's TTL: whole milliseconds, more than the drift allowance,
+    /// at most the client's maximum.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// let guard = redlock.resume(parts).ttl(Duration::from_secs(5)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
     /// Keeps the lock alive, as [`LockRequest::keep_alive`](crate::LockRequest::keep_alive) does.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// let guard = redlock.resume(parts).keep_alive().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn keep_alive(mut self) -> Self {
         self.keeping.alive = true;
         self
     }
 
     /// Keeps the lock alive, but not beyond this time from now.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// let guard = redlock.resume(parts).max_hold(Duration::from_secs(600)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn max_hold(mut self, longest: Duration) -> Self {
         self.keeping = Keeping { alive: true, longest: Some(longest) };
+        self
+    }
+
+    /// Does not keep the lock alive, where the client does so with all others.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// let guard = redlock.resume(parts).without_keep_alive().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn without_keep_alive(mut self) -> Self {
+        self.keeping.alive = false;
         self
     }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::node::Node;
+#[cfg(feature = "blocking")]
+use crate::protocol::message::NotSent;
 use crate::protocol::message::{Holder, HolderValue, Key, Reply, Uncounted};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::round::{Round, Vote};
@@ -37,6 +39,14 @@ pub struct NodeReport {
 
 /// What the nodes know of one lock: a look from outside, out of date as soon as it is there. `Display` is one line per
 /// node.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// print!("{}", redlock.inspect("nightly-report").await?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
     key: String,
@@ -83,18 +93,51 @@ impl Inspection {
         Self { key: key.to_string(), nodes: nodes.collect() }
     }
 
+    /// What a client tells that can ask no node any more.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn of_a_closed_client(key: &Key, nodes: &[Node]) -> Self {
+        let unasked = nodes.iter().map(|_| Err(Reply::NotSent(NotSent::Closed)));
+        Self::new(key, unasked, nodes)
+    }
+
     /// Each node's part, in the configured order.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let seen = redlock.inspect("report").await?;
+    /// let silent = seen.nodes().iter().filter(|node| node.state.is_err());
+    /// println!("{} nodes did not tell", silent.count());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn nodes(&self) -> &[NodeInspection] {
         &self.nodes
     }
 
     /// The value that a majority of all nodes carries: whoever has it holds the lock, or did until just now.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// println!("held by {}", redlock.inspect("report").await?.holder().unwrap_or("nobody"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn holder(&self) -> Option<&str> {
         let names = || self.nodes.iter().filter_map(|node| node.state.as_ref().ok()?.holder.as_deref());
         names().find(|name| 2 * names().filter(|other| other == name).count() > self.nodes.len())
     }
 
     /// How many wait in line, over all nodes.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// println!("{} wait", redlock.inspect("report").await?.waiting());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn waiting(&self) -> u32 {
         self.nodes.iter().filter_map(|node| Some(node.state.as_ref().ok()?.waiting)).sum()
     }
@@ -120,6 +163,18 @@ impl fmt::Display for Inspection {
 }
 
 /// How a request ended on one node.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// use redquorum::Outcome;
+///
+/// let report = redlock.acquire("report").await?.report();
+/// let slow = report.nodes().iter().filter(|node| node.outcome == Outcome::Pending);
+/// println!("{} nodes were not waited for", slow.count());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -170,6 +225,16 @@ impl Report {
     }
 
     /// Who holds the lock, as far as the nodes told: the value that most of them named.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// if let Some(report) = redlock.try_acquire("report").await.err().as_ref().and_then(|error| error.report()) {
+    ///     println!("most nodes name {:?}", report.holder());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn holder(&self) -> Option<&str> {
         let names = || {
             self.nodes.iter().filter_map(|node| match &node.outcome {
@@ -181,16 +246,43 @@ impl Report {
     }
 
     /// How many nodes granted.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let report = redlock.acquire("report").await?.report();
+    /// assert!(report.granted() >= report.needed());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn granted(&self) -> usize {
         self.nodes.iter().filter(|node| node.outcome == Outcome::Granted).count()
     }
 
     /// How many grants decide: the majority of all configured nodes.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let report = redlock.acquire("report").await?.report();
+    /// assert!(2 * report.needed() > report.nodes().len());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn needed(&self) -> usize {
         self.needed
     }
 
     /// Each node's part, in the configured order.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let report = redlock.acquire("report").await?.report();
+    /// report.nodes().iter().for_each(|node| println!("{}: {} in {:?}", node.address, node.outcome, node.elapsed));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn nodes(&self) -> &[NodeReport] {
         &self.nodes
     }

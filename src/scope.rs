@@ -46,6 +46,10 @@ impl Redlock {
     ///
     /// Dropping the future drops the work and releases the lock in the background.
     ///
+    /// # Fairness
+    ///
+    /// As with [`Redlock::acquire`].
+    ///
     /// # Spawning
     ///
     /// The future may be spawned where the work's is [`Send`]. It borrows the client; [`LockRequest::with`] does not. In a function
@@ -62,6 +66,28 @@ impl Redlock {
 
 impl LockRequest {
     /// Runs `work` under the lock of this request, which is kept alive meanwhile. See [`Redlock::with_lock`].
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), redquorum::WithLockError> {
+    /// use std::time::Duration;
+    ///
+    /// let hour = Duration::from_secs(3600);
+    /// let pages = redlock.lock("report").max_hold(hour).with(async |_guard| 4).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As with [`Redlock::with_lock`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropping the future drops the work and releases the lock in the background.
+    ///
+    /// # Fairness
+    ///
+    /// As with [`Redlock::acquire`].
     pub async fn with<T>(self, work: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, WithLockError> {
         let guard = self.keep_alive().await?;
         let ended = watched(&guard, work(&guard)).await;
@@ -89,6 +115,18 @@ impl LockRequest {
     /// start(redlock, |guard| Box::pin(async move { guard.key().len() as u32 }));
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// As with [`Redlock::with_lock`].
+    ///
+    /// # Cancellation safety
+    ///
+    /// Dropping the future drops the work and releases the lock in the background.
+    ///
+    /// # Fairness
+    ///
+    /// As with [`Redlock::acquire`].
     pub async fn with_boxed<T>(
         self,
         work: impl for<'g> FnOnce(&'g LockGuard) -> Pin<Box<dyn Future<Output = T> + Send + 'g>>,

@@ -12,6 +12,16 @@ use crate::shared::Shared;
 
 /// How one node is. What it did not tell, because it was never connected or because the user must not ask, is `None`.
 /// `Display` is one line.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// for node in redlock.nodes() {
+///     println!("{}: {}, answers in {:?}", node.address, node.health, node.round_trip);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeStatus {
@@ -38,6 +48,20 @@ pub struct NodeStatus {
 }
 
 /// Whether a node is connected and used.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// use redquorum::Health;
+///
+/// for node in redlock.nodes() {
+///     if let Health::Down(trouble) = &node.health {
+///         println!("{} is down: {trouble}", node.address);
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {
@@ -52,6 +76,20 @@ pub enum Health {
 }
 
 /// What a node's grants are worth in acquires.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// use redquorum::NodeVote;
+///
+/// for node in redlock.nodes() {
+///     if let NodeVote::Guarded { remaining: Some(left) } = node.vote {
+///         println!("{} was restarted, and votes again in {left:?}", node.address);
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeVote {
@@ -72,6 +110,17 @@ pub enum NodeVote {
 }
 
 /// What a server is in a replication.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// use redquorum::Role;
+///
+/// let replicas = redlock.nodes().into_iter().filter(|node| node.role == Some(Role::Replica));
+/// replicas.for_each(|node| println!("{} is a replica: give the primary's address", node.address));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
@@ -82,6 +131,21 @@ pub enum Role {
 }
 
 /// What a restart leaves of a server's keys.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// use redquorum::Persistence;
+///
+/// for node in redlock.nodes() {
+///     match &node.persistence {
+///         Some(Persistence::AppendOnly { fsync: Some(fsync) }) if &**fsync == "always" => {}
+///         _ => println!("{} may forget locks in a restart", node.address),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Persistence {

@@ -1,7 +1,14 @@
 //! Nodes in memory, with faults at the flick of a switch, for testing code that uses locks. Needs no server.
 //!
-//! Everything above the sockets is the real thing: the same client, guards, timeouts, debts. Time is tokio's, so that
-//! `#[tokio::test(start_paused = true)]` runs a test of minutes in milliseconds; or a [`ManualClock`].
+//! Everything above the sockets is the real thing: the same client, guards, timeouts, debts. Name it where only tests see it:
+//!
+//! ```toml
+//! [dev-dependencies]
+//! redquorum = { version = "0.1", features = ["testing"] }
+//! tokio = { version = "1", features = ["test-util"] }
+//! ```
+//!
+//! Code that is given its [`Redlock`](crate::Redlock) can be given one of these nodes:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -11,7 +18,6 @@
 //! let cluster = MemoryCluster::new(3);
 //! let redlock = cluster.builder().build().await?;
 //!
-//! cluster.node(0).hang();
 //! let guard = redlock.try_acquire("order:1").await?;
 //! assert!(cluster.node(1).holder("order:1").is_some());
 //!
@@ -20,6 +26,160 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! `tests/users_service.rs` of this package is a small service with all of its tests, as a template for your own.
+//!
+//! # Faults
+//!
+//! | switch | the node | as |
+//! | --- | --- | --- |
+//! | [`hang`](MemoryNode::hang) | executes nothing, and later all of it | a stopped process, a network that holds packets back |
+//! | [`lose_replies`](MemoryNode::lose_replies) | executes, and answers nothing | a network that loses one direction |
+//! | [`crash`](MemoryNode::crash) | resets connections and takes none | a process that ended, or cannot be reached |
+//! | [`delay`](MemoryNode::delay) | takes this long for each call | a slow node, or one far away |
+//! | [`wipe`](MemoryNode::wipe) | forgets all keys | a restart without persistence, a flush |
+//! | [`forget`](MemoryNode::forget) | forgets one key | an eviction |
+//! | [`put`](MemoryNode::put) | has another's value under a key | another client, or another program's key |
+//! | [`forbid_wake_ups`](MemoryNode::forbid_wake_ups) | cannot wake those who wait | access rules without publishing |
+//!
+//! [`heal`](MemoryNode::heal) ends the first four, of one node or of the whole cluster ([`MemoryCluster::heal`]). Nodes are chosen by number
+//! ([`MemoryCluster::node`]), or by what their loss means: [`MemoryCluster::minority`] can be spared, without
+//! [`MemoryCluster::majority`] no lock can be had.
+//!
+//! **A hung minority** changes nothing, not even the time that it takes:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use redquorum::testing::{MemoryCluster, MemoryNode};
+//! let cluster = MemoryCluster::new(5);
+//! let redlock = cluster.builder().build().await?;
+//! cluster.minority().iter().for_each(MemoryNode::hang);
+//! let started = tokio::time::Instant::now();
+//!
+//! redlock.acquire("order:1").await?.release().await?;
+//!
+//! assert!(started.elapsed() < std::time::Duration::from_millis(10));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **A lost majority** is an outage. What matters is what your code makes of it: here, an answer that says so, in the time that it has for it.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use redquorum::Redlock;
+//! # use redquorum::testing::{MemoryCluster, MemoryNode};
+//! use std::time::Duration;
+//!
+//! async fn status_of_order(redlock: &Redlock) -> u16 {
+//!     match redlock.lock("order:1").wait(Duration::from_secs(2)).await {
+//!         Ok(_guard) => 200,
+//!         Err(error) if error.is_contention() => 409, // somebody else is at it
+//!         Err(_) => 503,                              // an outage
+//!     }
+//! }
+//!
+//! let cluster = MemoryCluster::new(3);
+//! let redlock = cluster.builder().build().await?;
+//! cluster.majority().iter().for_each(MemoryNode::crash);
+//! let started = tokio::time::Instant::now();
+//!
+//! assert_eq!(status_of_order(&redlock).await, 503);
+//!
+//! assert!(started.elapsed() < Duration::from_secs(3));
+//! cluster.heal();
+//! assert_eq!(status_of_order(&redlock).await, 200);
+//!
+//! let another_process = cluster.builder().build().await?;
+//! let _held = another_process.acquire("order:1").await?;
+//! assert_eq!(status_of_order(&redlock).await, 409);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **A node that was wiped** has forgotten the lock. One of three does no harm: the others still refuse.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use redquorum::testing::MemoryCluster;
+//! let cluster = MemoryCluster::new(3);
+//! let (redlock, rival) = (cluster.builder().build().await?, cluster.builder().build().await?);
+//! let guard = redlock.acquire("order:1").await?;
+//!
+//! cluster.node(0).wipe();
+//!
+//! let refused = rival.try_acquire("order:1").await;
+//! assert!(refused.is_err_and(|error| error.is_contention()));
+//! guard.release().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Two of three would let a second holder in, which is what the restart guard is there to prevent on real nodes. It is switched off here, since nodes that
+//! were just made could not vote; to test with it, switch it on again with
+//! [`RedlockBuilder::restart_guard`], and let the nodes be old enough with [`MemoryNode::set_age`].
+//!
+//! # Time
+//!
+//! Time is tokio's, for nodes, clients and timeouts. In a test with **paused time**, `#[tokio::test(start_paused = true)]`, it jumps to the
+//! next moment that anybody waits for, so that minutes pass in milliseconds, and to the millisecond each time. **A lock that is
+//! lost in the middle of the work** is such a test: the nodes go silent, and the work is stopped before its lock could be another's.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use redquorum::testing::{MemoryCluster, MemoryNode};
+//! use std::time::Duration;
+//!
+//! use redquorum::WithLockError;
+//!
+//! let cluster = MemoryCluster::new(3);
+//! let redlock = cluster.builder().ttl(Duration::from_secs(10)).build().await?;
+//! let started = tokio::time::Instant::now();
+//!
+//! let outcome = redlock
+//!     .with_lock("order:1", async |_guard| {
+//!         tokio::time::sleep(Duration::from_secs(60)).await; // as long as it is kept alive
+//!         cluster.nodes().iter().for_each(MemoryNode::hang);
+//!         tokio::time::sleep(Duration::from_secs(3600)).await; // dropped here, with the lock
+//!     })
+//!     .await;
+//!
+//! assert!(matches!(outcome, Err(WithLockError::Lost { .. })));
+//! assert!(started.elapsed() < Duration::from_secs(60 + 10));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`ManualClock`] stands still until the test moves it, and then moves at once, as the clock of **a machine that was
+//! suspended** does:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
+//! use redquorum::Lost;
+//! use redquorum::testing::{ManualClock, MemoryCluster};
+//!
+//! let clock = ManualClock::new();
+//! let cluster = MemoryCluster::with_clock(3, clock.clone());
+//! let redlock = cluster.builder().build().await?;
+//! let guard = redlock.acquire("order:1").await?;
+//!
+//! clock.advance(Duration::from_secs(3600)); // the lid was closed for an hour
+//!
+//! assert!(!guard.is_valid(), "known at once, without asking anybody");
+//! assert_eq!(guard.lost().await, Lost::Expired);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! With [`blocking`](crate#features), tests need no runtime. Time then is the real one or a `ManualClock`: tokio's paused one is
+//! the paused runtime's alone.
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,13 +193,44 @@ use crate::protocol::message::Key;
 pub use crate::clock::ManualClock;
 
 /// A set of independent nodes in memory. Clients built from one cluster contend for the same locks.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// # use redquorum::testing::MemoryCluster;
+/// # let cluster = MemoryCluster::new(3);
+/// # let redlock = cluster.builder().build().await?;
+/// // Two processes, as far as the nodes can tell.
+/// let (here, there) = (cluster.builder().build().await?, cluster.builder().build().await?);
+/// let guard = here.acquire("order:1").await?;
+/// assert!(there.try_acquire("order:1").await.is_err());
+/// # drop(guard);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct MemoryCluster {
     nodes: Arc<[MemoryNode]>,
     clock: Clock,
 }
 
-/// One node in memory, and its faults.
+/// One node in memory, and its faults. Where a method takes a key, it is the key on the server: the client's prefix, if it has
+/// one, and the name.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// # use redquorum::testing::MemoryCluster;
+/// # let cluster = MemoryCluster::new(3);
+/// # let redlock = cluster.builder().build().await?;
+/// cluster.node(2).crash();
+/// assert!(redlock.try_acquire("order:1").await.is_ok());
+/// cluster.node(2).heal();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct MemoryNode {
     server: Arc<Server>,
@@ -52,6 +243,12 @@ impl MemoryCluster {
     }
 
     /// `count` nodes on a clock that the test moves by hand: nodes, clients and timeouts all wait for it.
+    ///
+    /// ```
+    /// # use redquorum::testing::{ManualClock, MemoryCluster};
+    /// let clock = ManualClock::new();
+    /// let cluster = MemoryCluster::with_clock(3, clock.clone());
+    /// ```
     pub fn with_clock(count: usize, clock: ManualClock) -> Self {
         Self::on(count, Clock::Manual(clock))
     }
@@ -63,6 +260,21 @@ impl MemoryCluster {
 
     /// A builder of a client of these nodes, on their clock. Nodes that have just been made could not vote for a TTL, so
     /// the restart guard is off; a test of its own with [`RedlockBuilder::restart_guard`] and [`MemoryNode::set_age`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// let redlock = cluster.builder().ttl(Duration::from_secs(1)).prefix("test:").build().await?;
+    /// let guard = redlock.acquire("order:1").await?;
+    /// assert!(cluster.node(2).holder("test:order:1").is_some());
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(&self) -> RedlockBuilder {
         let addresses = self.nodes.iter().map(|node| NodeAddress::memory(node.server.clone()));
         RedlockBuilder::new().clock(self.clock.clone()).no_restart_guard().nodes(addresses)
@@ -81,90 +293,364 @@ impl MemoryCluster {
     pub fn nodes(&self) -> &[MemoryNode] {
         &self.nodes
     }
+
+    /// As many nodes as can be lost: two of five. They are the first ones, and those that
+    /// [`majority`](MemoryCluster::majority) does not name.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use redquorum::testing::{MemoryCluster, MemoryNode};
+    ///
+    /// let cluster = MemoryCluster::new(5);
+    /// let redlock = cluster.builder().build().await?;
+    /// cluster.minority().iter().for_each(MemoryNode::crash);
+    /// assert!(redlock.try_acquire("order:1").await.is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn minority(&self) -> &[MemoryNode] {
+        &self.nodes[..self.spare()]
+    }
+
+    /// As many nodes as a lock needs: three of five. They are the last ones.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use redquorum::testing::{MemoryCluster, MemoryNode};
+    ///
+    /// let cluster = MemoryCluster::new(5);
+    /// let redlock = cluster.builder().build().await?;
+    /// cluster.majority().iter().for_each(MemoryNode::crash);
+    /// assert!(redlock.try_acquire("order:1").await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn majority(&self) -> &[MemoryNode] {
+        &self.nodes[self.spare()..]
+    }
+
+    /// How many nodes can be lost.
+    fn spare(&self) -> usize {
+        self.nodes.len().saturating_sub(1) / 2
+    }
+
+    /// Ends all faults of all nodes ([`MemoryNode::heal`]). What they have forgotten stays forgotten.
+    pub fn heal(&self) {
+        self.nodes.iter().for_each(MemoryNode::heal);
+    }
 }
 
 impl MemoryNode {
     /// Executes nothing from now on, with connections left open, like a stopped process. What is sent meanwhile is
     /// executed when it goes on, even if nobody waits for it any more.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// cluster.node(0).hang();
+    /// let guard = redlock.acquire("order:1").await?;
+    /// assert_eq!(cluster.node(0).holder("order:1"), None);
+    ///
+    /// cluster.node(0).heal();
+    /// tokio::time::sleep(Duration::from_millis(1)).await;
+    /// assert!(cluster.node(0).holder("order:1").is_some(), "late, but executed");
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn hang(&self) {
         self.server.switch(|faults| faults.hung = true);
     }
 
     /// Executes everything from now on and answers nothing.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// cluster.majority().iter().for_each(|node| node.lose_replies());
+    /// assert!(redlock.try_acquire("order:1").await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lose_replies(&self) {
         self.server.switch(|faults| faults.loses_replies = true);
     }
 
     /// Resets all connections and takes none from now on. The keys stay.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// cluster.majority().iter().for_each(|node| node.crash());
+    /// assert!(redlock.try_acquire("order:1").await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn crash(&self) {
         self.server.switch(|faults| faults.crashed = true);
     }
 
     /// Takes this long for each call from now on.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// cluster.nodes().iter().for_each(|node| node.delay(Duration::from_millis(5)));
+    /// let started = tokio::time::Instant::now();
+    /// let guard = redlock.acquire("order:1").await?;
+    /// assert!(started.elapsed() >= Duration::from_millis(5));
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn delay(&self, delay: Duration) {
         self.server.switch(|faults| faults.delay = delay);
     }
 
     /// Forbids publishing, as an ACL can: clients that connect from now on cannot be woken by this node.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// cluster.nodes().iter().for_each(|node| node.forbid_wake_ups());
+    /// let redlock = cluster.builder().build().await?;
+    /// let guard = redlock.acquire("order:1").await?;
+    /// let waiting = tokio::spawn(redlock.lock("order:1").into_future());
+    /// tokio::time::sleep(Duration::from_millis(10)).await;
+    /// drop(guard);
+    /// assert!(waiting.await?.is_ok(), "those who wait look again and again");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn forbid_wake_ups(&self) {
         self.server.forbid_wake_ups();
     }
 
     /// How many stand in the line for a key on this node.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// let guard = redlock.acquire("order:1").await?;
+    /// let waiting = tokio::spawn(redlock.lock("order:1").into_future());
+    /// tokio::time::sleep(Duration::from_millis(10)).await;
+    /// assert_eq!(cluster.nodes().iter().map(|node| node.waiting("order:1")).sum::<usize>(), 1);
+    /// # drop(guard);
+    /// # waiting.abort();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn waiting(&self, key: impl AsRef<[u8]>) -> usize {
         self.server.with_store(|store, now| store.waiting(&Key::new(key.as_ref()), now))
     }
 
-    /// Ends all faults.
+    /// Ends hanging, lost replies, the crash and the delay. Whoever is connected, connects again. What was forgotten stays so.
     pub fn heal(&self) {
         self.server.switch(|faults| *faults = Default::default());
     }
 
     /// Forgets all keys, as a restart without persistence does. Its memory begins now.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// let guard = redlock.acquire("order:1").await?;
+    /// cluster.node(0).wipe();
+    /// assert_eq!(cluster.node(0).holder("order:1"), None);
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wipe(&self) {
         self.server.wipe();
     }
 
     /// Lets the node have forgotten nothing for so long: an older one than the restart guard votes at once. A node that
     /// was just made has no age.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// // Nodes that were just started do not vote for a TTL, where the restart guard is on.
+    /// let guarded = cluster.builder().restart_guard(Duration::from_secs(10)).build().await?;
+    /// assert!(guarded.try_acquire("order:1").await.is_err());
+    ///
+    /// cluster.nodes().iter().for_each(|node| node.set_age(Duration::from_secs(60)));
+    /// let guarded = cluster.builder().restart_guard(Duration::from_secs(10)).build().await?;
+    /// assert!(guarded.try_acquire("order:1").await.is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_age(&self, age: Duration) {
         self.server.set_age(age);
     }
 
     /// Forgets one key, as an eviction does. Returns whether it was there.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// let guard = redlock.lock("order:1").keep_alive().await?;
+    /// cluster.majority().iter().for_each(|node| assert!(node.forget("order:1")));
+    /// assert_eq!(guard.lost().await, redquorum::Lost::Forgotten);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn forget(&self, key: impl AsRef<[u8]>) -> bool {
         self.server.with_store(|store, _| store.remove(&Key::new(key.as_ref())))
     }
 
     /// Sets a key to another client's value, with or without an expiry.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// cluster.nodes().iter().for_each(|node| node.put("order:1", b"another", Some(Duration::from_secs(5))));
+    /// assert!(redlock.try_acquire("order:1").await.is_err_and(|error| error.is_contention()));
+    /// assert!(redlock.acquire("order:1").await.is_ok(), "after five seconds");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn put(&self, key: impl AsRef<[u8]>, value: &[u8], ttl: Option<Duration>) {
         self.server.with_store(|store, now| store.put_foreign(&Key::new(key.as_ref()), value, ttl, now));
     }
 
     /// The value under a key, as reports show it; `None` where there is no such key.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// cluster.node(0).put("order:1", b"another", None);
+    /// assert_eq!(cluster.node(0).holder("order:1").as_deref(), Some("\"another\""));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn holder(&self, key: impl AsRef<[u8]>) -> Option<String> {
         let holder = self.server.with_store(|store, now| store.holder(&Key::new(key.as_ref()), now));
         holder.map(|holder| holder.value.to_string())
     }
 
     /// The fencing counter of a key, if the node keeps one.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// let guard = redlock.lock("order:1").fenced().await?;
+    /// assert_eq!(cluster.node(0).fencing_counter("order:1"), guard.fencing_token().map(u64::from));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fencing_counter(&self, key: impl AsRef<[u8]>) -> Option<u64> {
         let counter = self.server.with_store(|store, now| store.counter(&Key::new(key.as_ref()), now));
         counter.map(|counter| counter.number)
     }
 
     /// What is left of a key's life; `None` where there is no such key, or where it never expires.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// let guard = redlock.lock("order:1").ttl(Duration::from_secs(3)).await?;
+    /// tokio::time::sleep(Duration::from_secs(1)).await;
+    /// assert!(cluster.node(0).remaining("order:1") <= Some(Duration::from_secs(2)));
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn remaining(&self, key: impl AsRef<[u8]>) -> Option<Duration> {
         self.server.with_store(|store, now| store.holder(&Key::new(key.as_ref()), now))?.remaining
     }
 
     /// All keys there are.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// redlock.acquire("order:1").await?.release().await?;
+    /// tokio::time::sleep(Duration::from_millis(1)).await;
+    /// assert!(cluster.nodes().iter().all(|node| node.keys().is_empty()), "nothing is left");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn keys(&self) -> Vec<Vec<u8>> {
         let keys = self.server.with_store(|store, now| store.keys(now));
         keys.iter().map(|key| key.as_bytes().to_vec()).collect()
     }
 
     /// How many operations the node has executed.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use redquorum::testing::MemoryCluster;
+    /// # let cluster = MemoryCluster::new(3);
+    /// # let redlock = cluster.builder().build().await?;
+    /// let before = cluster.node(0).executed();
+    /// let guard = redlock.acquire("order:1").await?;
+    /// assert_eq!(cluster.node(0).executed() - before, 1);
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn executed(&self) -> u64 {
         self.server.executed()
     }

@@ -106,6 +106,14 @@ fn opentelemetry_shows_acquires_in_requests() {
     shows("opentelemetry", &lines);
 }
 
+/// Threads take turns without async, and work looks at its lock.
+#[cfg(feature = "blocking")]
+#[test]
+fn blocking_needs_no_runtime() {
+    let lines = ["as it should be: waited 1", "page 4 is written", "not done: the lock was held for as long"];
+    shows("blocking", &lines);
+}
+
 /// What is counted is what the documentation names.
 #[cfg(feature = "metrics")]
 #[test]

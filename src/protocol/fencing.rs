@@ -26,6 +26,14 @@ pub const END: u64 = 9_000_000_000_000_000;
 /// A number that rises with each fenced holder of a key.
 ///
 /// Mostly it is the microseconds since 1970 at the time of the claim; nothing may be concluded from that.
+///
+/// ```
+/// # #[cfg(feature = "runtime")] {
+/// use redquorum::FencingToken;
+///
+/// assert!(FencingToken::new(2) > FencingToken::new(1));
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FencingToken(u64);
 
@@ -36,6 +44,13 @@ impl FencingToken {
     }
 
     /// The number, below 2^53: it fits a signed 64-bit column, and a double.
+    ///
+    /// ```
+    /// # #[cfg(feature = "runtime")] {
+    /// let token = redquorum::FencingToken::new(4711);
+    /// let column: i64 = token.as_u64().try_into().expect("below 2^53");
+    /// # }
+    /// ```
     pub const fn as_u64(self) -> u64 {
         self.0
     }

@@ -16,6 +16,20 @@ use crate::protocol::time::Instant;
 use crate::protocol::validity::Validity;
 
 /// Why a holder may no longer act.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// use redquorum::Lost;
+///
+/// let guard = redlock.lock("report").max_hold(Duration::from_secs(600)).await?;
+/// match guard.lost().await {
+///     Lost::HeldOut => println!("ten minutes were not enough"),
+///     lost => println!("{lost}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Lost {

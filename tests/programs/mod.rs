@@ -6,8 +6,12 @@ use std::process::Command;
 pub fn example(name: &str) -> Command {
     // Cargo names the programs of examples to no test, so it is asked to run it. Examples need these features at most, and
     // with the same ones for each nothing is built twice.
-    const FEATURES: &str =
-        if cfg!(all(feature = "tls", feature = "metrics")) { "testing,tls,metrics,serde" } else { "testing" };
+    const FEATURES: &str = match cfg!(feature = "blocking") {
+        true if cfg!(all(feature = "tls", feature = "metrics")) => "testing,tls,metrics,serde,blocking",
+        true => "testing,blocking",
+        false if cfg!(all(feature = "tls", feature = "metrics")) => "testing,tls,metrics,serde",
+        false => "testing",
+    };
     let mut cargo = Command::new(env!("CARGO"));
     // What cargo tells this test about its package would look to build scripts like a change, and have them run anew.
     for (name, _) in std::env::vars_os() {
