@@ -119,7 +119,7 @@ impl LockParts {
     }
 
     /// What `config` makes of them.
-    fn read(&self, config: &Config) -> Result<(Key, Owner), InvalidRequest> {
+    pub(crate) fn read(&self, config: &Config) -> Result<(Key, Owner), InvalidRequest> {
         let name = self.key.strip_prefix(self.prefix.as_slice()).ok_or(InvalidRequest::MalformedParts)?;
         if self.prefix != config.prefix {
             let [theirs, ours] =

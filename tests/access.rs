@@ -3,10 +3,13 @@
 mod clients;
 mod common;
 
+use std::collections::BTreeSet;
 use std::future::IntoFuture;
 
 use clients::{SOON, TTL, builder, client, ms};
 use common::{Cluster, Server, eventually};
+use futures::future::join_all;
+use redis::Value;
 use redquorum::{AcquireError, Redlock, ReleaseError};
 
 /// Acquire, extend, release, with nothing left.
@@ -281,5 +284,163 @@ async fn the_documented_rights_are_enough() {
             let rule = format!("+{}", called.to_lowercase());
             assert!(rules.contains(&rule), "{rule}");
         }
+    }
+}
+
+/// What a client does without each of the documented rights, as [`probe`] names it. All else works as with all of them.
+const LOST: [(&str, &[&str]); 33] = [
+    ("ping", &[]),
+    ("client|setname", &["named"]),
+    ("select", &[]),
+    ("info", &["run", "fsync"]),
+    ("time", &["marker", "line", "woken", "fenced"]),
+    ("config|get", &["fsync"]),
+    ("get", &["marker", "lock", "line", "woken", "fenced"]),
+    ("set", &["marker", "lock", "line", "woken", "fenced"]),
+    ("del", &["lock", "fenced"]),
+    ("eval", &[]),
+    ("evalsha", &[]),
+    ("script|load", &[]),
+    ("subscribe", &["woken"]),
+    ("publish", &["woken"]),
+    ("exists", &[]),
+    ("expire", &["line", "woken"]),
+    ("pexpire", &["lock", "fenced"]),
+    ("pexpireat", &["fenced"]),
+    ("pttl", &[]),
+    ("hdel", &[]),
+    ("hget", &[]),
+    ("hset", &["line", "woken"]),
+    ("zadd", &["line"]),
+    ("zcard", &["line"]),
+    ("zpopmin", &[]),
+    ("zrange", &[]),
+    ("zrank", &[]),
+    ("zrem", &[]),
+    ("zrevrange", &[]),
+    ("zscore", &["line"]),
+    ("", &[]),
+    ("", &[]),
+    ("", &[]),
+];
+
+/// Everything that [`probe`] looks for.
+const EVERYTHING: [&str; 9] =
+    ["lock", "fenced", "line", "woken", "waits", "run", "fsync", "marker", "named"];
+
+/// Does what there is to do as a user, under a prefix of its own, and tells what works.
+async fn probe(cluster: &Cluster, user: &str, prefix: &str) -> BTreeSet<&'static str> {
+    let urls: Vec<_> =
+        cluster.iter().map(|server| server.url_with(Some(user), Some("secret"), 0)).collect();
+    let built = builder(urls).prefix(prefix).client_name(user).connect_timeout(SOON / 5).build().await;
+    let Ok(redlock) = built else { return BTreeSet::new() };
+    let mut works = BTreeSet::new();
+    let mut note = |what: &'static str, is_so: bool| drop(is_so.then(|| works.insert(what)));
+
+    let plainly = async {
+        let mut guard = redlock.try_acquire("plain").await.ok()?;
+        guard.extend(2 * TTL).await.ok()?;
+        guard.release().await.ok()
+    };
+    note("lock", plainly.await.is_some());
+    let fenced = async {
+        let mut guard = redlock.lock("fenced").fenced().no_wait().await.ok()?;
+        guard.extend(2 * TTL).await.ok()?;
+        guard.release().await.ok()
+    };
+    note("fenced", fenced.await.is_some());
+
+    // Two wait. One is handed the lock, then the other; the last finds that the lock was taken from its holder.
+    let held = redlock.lock("line").no_wait().ttl(ms(2_500)).await;
+    let wait = || tokio::spawn(redlock.lock("line").ttl(ms(2_500)).wait(SOON).into_future());
+    let waiters = [wait(), wait()];
+    tokio::time::sleep(ms(700)).await;
+    let name = |end: &str| format!("{prefix}{{{prefix}line}}:redquorum:{end}");
+    note("line", cluster.iter().any(|server| server.exists(&name("line"))));
+    note("woken", cluster.iter().any(|server| is_woken(server, &name("lives"))));
+    if let Ok(held) = held {
+        let _ = held.release().await;
+    }
+    let mut all = true;
+    for waiter in waiters {
+        match waiter.await.expect("no panic") {
+            Ok(guard) => {
+                let _ = guard.release().await;
+            }
+            Err(_) => all = false,
+        }
+    }
+    let taken = redlock.lock("line").wait(SOON).ttl(ms(2_500)).await;
+    let last = wait();
+    tokio::time::sleep(ms(300)).await;
+    cluster.iter().for_each(|server| drop(server.command(&["DEL", &format!("{prefix}line")])));
+    all &= match last.await.expect("no panic") {
+        Ok(guard) => {
+            let _ = guard.release().await;
+            true
+        }
+        Err(_) => false,
+    };
+    drop(taken);
+    note("waits", all);
+
+    let nodes = redlock.nodes();
+    note("run", nodes.iter().all(|node| node.run_id.is_some() && node.version.is_some()));
+    let fsync = |node: &redquorum::NodeStatus| format!("{:?}", node.persistence).contains("always");
+    note("fsync", nodes.iter().all(fsync));
+    note("marker", cluster.iter().all(|server| server.exists(&format!("{prefix}redquorum:node"))));
+    let named = |server: &Server| format!("{:?}", server.command(&["CLIENT", "LIST"])).contains(&format!("name={user} "));
+    note("named", cluster.iter().all(named));
+    works
+}
+
+/// Whether a client in line expects to be woken, as the line's own notes say.
+fn is_woken(server: &Server, lives: &str) -> bool {
+    let Value::Array(notes) = server.command(&["HVALS", lives]) else { return false };
+    notes.iter().any(|note| matches!(note, Value::BulkString(note) if note.starts_with(b"w")))
+}
+
+/// The commands that a server refused a user, as its log of refusals names them.
+fn refused(server: &Server, user: &str) -> BTreeSet<String> {
+    let text = |value: &Value| match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) => text.clone(),
+        _ => String::new(),
+    };
+    let Value::Array(entries) = server.command(&["ACL", "LOG", "100000"]) else { panic!("a list") };
+    let fields = entries.iter().filter_map(|entry| match entry {
+        Value::Array(fields) => Some(fields),
+        _ => None,
+    });
+    let field = |fields: &[Value], name: &str| {
+        fields.chunks(2).find(|pair| text(&pair[0]) == name).map(|pair| text(&pair[1])).unwrap_or_default()
+    };
+    let of_user = fields.filter(|fields| field(fields, "username") == user);
+    of_user.map(|fields| field(fields, "object").to_lowercase()).collect()
+}
+
+/// Law: the documented rights are the least. Each is really used, and without it goes what the documentation says, and
+/// nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_documented_right_is_needed_for_what_is_documented() {
+    let cluster = Cluster::start_with(3, |_| Server::builder().aof().args(["--acllog-max-len", "100000"]));
+    let documented = documented_rules();
+    let rights: Vec<_> = documented.iter().filter_map(|rule| rule.strip_prefix('+')).collect();
+    let probes = [""].iter().chain(&rights).enumerate().map(|(number, right)| {
+        let (cluster, documented) = (&cluster, &documented);
+        let (user, prefix) = (format!("app{number}"), format!("app{number}:"));
+        async move {
+            let rules = documented.iter().filter(|rule| rule.strip_prefix('+') != Some(right));
+            let rules = rules.map(|rule| rule.replace("app:", &prefix));
+            let words = ["ACL", "SETUSER", &user, "reset"].map(str::to_owned);
+            let command: Vec<_> = words.into_iter().chain(rules).collect();
+            cluster.iter().for_each(|server| drop(server.command(&command)));
+            (*right, user.clone(), probe(cluster, &user, &prefix).await)
+        }
+    });
+    for (right, user, works) in join_all(probes).await {
+        let asked: BTreeSet<_> = cluster.iter().flat_map(|server| refused(server, &user)).collect();
+        let lost: Vec<_> = EVERYTHING.iter().filter(|what| !works.contains(**what)).collect();
+        println!("without {right:?}: lost {lost:?}, refused {asked:?}");
     }
 }
