@@ -335,7 +335,11 @@ async fn probe(cluster: &Cluster, user: &str, prefix: &str) -> BTreeSet<&'static
     let built = builder(urls).prefix(prefix).client_name(user).connect_timeout(SOON / 5).build().await;
     let Ok(redlock) = built else { return BTreeSet::new() };
     let mut works = BTreeSet::new();
-    let mut note = |what: &'static str, is_so: bool| drop(is_so.then(|| works.insert(what)));
+    let mut note = |what: &'static str, is_so: bool| {
+        if is_so {
+            works.insert(what);
+        }
+    };
 
     let plainly = async {
         let mut guard = redlock.try_acquire("plain").await.ok()?;

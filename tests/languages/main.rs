@@ -16,16 +16,16 @@ mod python;
 mod wire;
 
 use std::future::IntoFuture;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use clients::{SLACK, SOON, TTL, all_vote, builder, client, ms, quorum_value};
+use clients::{SLACK, SOON, TTL, client, ms};
 use common::{Cluster, Server, eventually};
 use python::Python;
 use rand::RngExt;
-use redquorum::{AcquireError, Redlock, ReleaseError};
+use redquorum::{Redlock, ReleaseError};
 use wire::{Manner, Wire};
 
 /// The name on the servers: one that every client here can use.
