@@ -44,7 +44,7 @@ pub struct LockParts {
     key: Vec<u8>,
     /// With which the key begins: it names the line and the counter as well.
     prefix: Vec<u8>,
-    /// 32 hex digits.
+    /// 32 upper-case hex digits.
     owner: String,
     remaining: Duration,
     /// The longest life that was ever given to the key.

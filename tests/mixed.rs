@@ -17,6 +17,9 @@ use clients::{SLACK, SOON, TTL, all_vote, builder, client, ms, quorum_value, tim
 use common::{Cluster, Mode, Server, eventually};
 use redquorum::{AcquireError, Outcome, Redlock};
 
+/// For who must not be put off by a machine that is busy.
+const PATIENT: Duration = Duration::from_secs(5);
+
 /// One server program, and the line that it belongs to, such as `redis-6.2`.
 struct Line {
     name: String,
@@ -55,7 +58,9 @@ fn mixed(lines: &[Line], n: usize) -> Cluster {
 /// Whether a holder as the client shows it, cut to its beginning, is this value.
 fn is_shown(holder: Option<&str>, value: &Option<String>) -> bool {
     let shown = holder.and_then(|holder| holder.strip_suffix('…'));
-    shown.is_some_and(|start| start.len() == 16 && value.as_ref().is_some_and(|value| value.starts_with(start)))
+    shown.is_some_and(|start| {
+        start.len() == 16 && value.as_ref().is_some_and(|value| value.starts_with(start))
+    })
 }
 
 /// Law: over nodes of all lines a lock is acquired, refused with its holder's name, extended, kept, fenced and released as
@@ -111,8 +116,13 @@ async fn every_line_keeps_lines_alike() {
     const WAITERS: usize = 4;
     let Some(lines) = lines() else { return };
     let cluster = mixed(&lines, 5);
-    let (holder, one, other) =
-        tokio::join!(client(cluster.urls()), client(cluster.urls()), client(cluster.urls()));
+    // With patience: who gets no answer in time stands at another node, or in no line.
+    let patient = async || {
+        let redlock = builder(cluster.urls()).reply_timeout(PATIENT).build().await.expect("nodes");
+        all_vote(&redlock).await;
+        redlock
+    };
+    let (holder, one, other) = tokio::join!(patient(), patient(), patient());
     let mut kept = [0; 5];
     for number in 0..200 {
         if kept.iter().all(|keys| *keys >= 2) {
@@ -122,10 +132,12 @@ async fn every_line_keeps_lines_alike() {
         let guard = holder.try_acquire(&key).await.expect("free");
         let mut waits = Vec::new();
         for (place, redlock) in [&one, &other, &one, &other].into_iter().enumerate() {
-            let waiting = redlock.lock(&key).wait(SOON).into_future();
+            let waiting = redlock.lock(&key).wait(TTL).into_future();
             waits.push(tokio::spawn(async move { (waiting.await, tokio::time::Instant::now()) }));
             let entered = async || holder.inspect(&key).await.expect("a name").waiting() as usize > place;
+            let since = std::time::Instant::now();
             while !entered().await {
+                assert!(since.elapsed() < SOON, "not in line: {:?}", holder.inspect(&key).await);
                 tokio::time::sleep(ms(2)).await;
             }
         }
@@ -252,8 +264,6 @@ async fn a_node_becomes_another_server_under_a_running_client() {
         let rounds: u32 = busy.await.expect("nobody noticed");
         assert!(rounds > 10, "{rounds} rounds");
     }
-    let settled = || plain.open_debts() + in_line.open_debts() == 0;
-    eventually(SOON, "nothing is owed", settled).await;
     cluster.no_key("busy", SOON).await;
 }
 
@@ -280,7 +290,6 @@ async fn refusal_names(holder: &Redlock, other: &Redlock, index: usize) -> bool 
 /// again as text on every line, and what it was sent for happens.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_digest_at_a_node_without_scripts_is_sent_again() {
-    const PATIENT: Duration = Duration::from_secs(5);
     let Some(lines) = lines() else { return };
     let cluster = mixed(&lines, 5);
     let proxies = cluster.proxies();

@@ -82,7 +82,7 @@ async fn exercise(ear: &Ear, redlock: &Redlock) {
         Ok(mut guard) => {
             ear.note(format!("{guard:?} {:?} {}", guard.report(), guard.report()));
             ear.note(format!("{:?}", guard.extend(clients::TTL).await));
-            ear.note(format!("{:?} {:?}", guard.lost(), guard.extend(Duration::MAX).await));
+            ear.note(format!("{:?}", guard.extend(Duration::MAX).await));
             if let Ok(parts) = guard.into_parts().await {
                 ear.note(format!("{parts:?}"));
                 match redlock.resume(parts).await {
@@ -105,7 +105,8 @@ async fn exercise(ear: &Ear, redlock: &Redlock) {
 #[tokio::test]
 async fn passwords_never_show() {
     #[cfg(feature = "metrics")]
-    let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder().expect("the only one");
+    let metrics =
+        metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder().expect("the only one");
     let ear = Ear::default();
     let listening = tracing::subscriber::set_default(ear.clone());
     let cluster = Cluster::start_with(4, |i| {

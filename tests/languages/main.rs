@@ -45,8 +45,9 @@ enum Kind {
 impl Kind {
     /// Those that lock a majority of several nodes, and those that lock one; Python's where its packages are there.
     fn all(nodes: usize) -> Vec<Self> {
-        let mut kinds =
-            [Manner::NodeRedlock, Manner::Redsync, Manner::Rslock, Manner::RedlockRb].map(Self::Wire).to_vec();
+        let mut kinds = [Manner::NodeRedlock, Manner::Redsync, Manner::Rslock, Manner::RedlockRb]
+            .map(Self::Wire)
+            .to_vec();
         if packages().is_some() {
             kinds.extend(["loop", "pottery"].map(Self::Python));
             if nodes == 1 {

@@ -184,8 +184,30 @@ mod tests {
                              ttl = \"5s\"\nwait = \"1.5m\"\nrestart-guard = \"1h\"\nno-restart-guard = false\n\
                              connect-timeout = \"300ms\"\nreply-timeout = \"50 us\"\n";
         const PIECES: [&str; 24] = [
-            "\"", "'", "\n", "=", "[", "]", "{", "}", ",", ".", "#", "nodes", "ttl", "9e999", "99999999999999999999", "-1",
-            "true", "1979-05-27", "\\u0000", "\\", "µs", "\u{1f512}", "[[nodes]]", "\"\"\"",
+            "\"",
+            "'",
+            "\n",
+            "=",
+            "[",
+            "]",
+            "{",
+            "}",
+            ",",
+            ".",
+            "#",
+            "nodes",
+            "ttl",
+            "9e999",
+            "99999999999999999999",
+            "-1",
+            "true",
+            "1979-05-27",
+            "\\u0000",
+            "\\",
+            "µs",
+            "\u{1f512}",
+            "[[nodes]]",
+            "\"\"\"",
         ];
         let count = std::env::var("REDQUORUM_FUZZ").map_or(20_000, |count| count.parse().expect("a number"));
         let mut random = StdRng::seed_from_u64(1);

@@ -136,7 +136,9 @@ fn without_quotes(error: &RedisError) -> String {
 /// A URL that may be malformed, fit to be shown: everything before the last `@` is hidden, and so are query parameters,
 /// which may carry a password. A password may itself hold a `?`, a `#` or a `/`, so nothing is cut before that `@`.
 fn redact_url(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let is_scheme =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    let (scheme, rest) = url.split_once("://").filter(|(scheme, _)| is_scheme(scheme)).unwrap_or(("", url));
     let separator = if scheme.is_empty() { "" } else { "://" };
     let without_query = |text: &str| match text.split_once('?') {
         Some((before, _)) => format!("{before}?…"),
@@ -183,6 +185,7 @@ mod tests {
             "redis://:S3ntinel#x?a@host:99999",
             "redis://host:99999?pass=x@S3ntinel",
             "redis://user:x?protocol=S3ntinel@host",
+            "user:S3ntinel@://",
             "redis://host?protocol=resp3&pass=x#S3ntinel",
         ];
         for url in bad {

@@ -69,12 +69,13 @@ impl Random {
 /// Answers that servers give, and words that mean something somewhere.
 fn answers() -> Vec<Vec<u8>> {
     let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
-    let (own, other) = (bulk(OWN), bulk("0123456789abcdef0123456789abcdef"));
+    let (own, other) = (bulk(OWN), bulk("0123456789ABCDEF0123456789ABCDEF"));
     let info = "# Server\r\nredis_version:7.2.4\r\nvalkey_version:9.1.0\r\nredis_mode:standalone\r\nrun_id:ab01\r\n\
                 uptime_in_seconds:4711\r\nrole:master\r\nmaster_replid:cd02\r\naof_enabled:1\r\nmaxmemory_policy:noeviction\r\n";
     let marker = bulk("0123abcd:1700000000000000");
     let wake = bulk(&format!("{OWN}the key"));
-    let config = [bulk("appendfsync"), bulk("always"), bulk("no-appendfsync-on-rewrite"), bulk("no")].concat();
+    let config =
+        [bulk("appendfsync"), bulk("always"), bulk("no-appendfsync-on-rewrite"), bulk("no")].concat();
     let texts = [
         "+OK\r\n".to_owned(),
         "$-1\r\n".to_owned(),
@@ -98,7 +99,8 @@ fn answers() -> Vec<Vec<u8>> {
         "-ERR unknown command 'DELIFEQ', with args beginning with: 'k'\r\n".to_owned(),
         "-NOSCRIPT No matching script. Please use EVAL.\r\n".to_owned(),
         "-NOPERM User app has no permissions to run the 'evalsha' command\r\n".to_owned(),
-        "-OOM command not allowed when used memory > 'maxmemory'. script: 12, on @user_script:4.\r\n".to_owned(),
+        "-OOM command not allowed when used memory > 'maxmemory'. script: 12, on @user_script:4.\r\n"
+            .to_owned(),
         "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n".to_owned(),
         "-LOADING\r\n".to_owned(),
         bulk(info),
@@ -247,7 +249,7 @@ fn like_an_answer(random: &mut Random) -> Value {
     };
     let text = |text: &str| Value::BulkString(text.into());
     let left = random.below(30_000) as i64;
-    let value = random.pick(&[OWN, "0123456789abcdef0123456789abcdef", "foreign"]);
+    let value = random.pick(&[OWN, "0123456789ABCDEF0123456789ABCDEF", "foreign"]);
     let usual = match random.below(5) {
         0 => vec![text(value), Value::Int(left)],
         1 => vec![Value::Int(left), text("1700000000000001"), Value::Int(1), text(value), Value::Int(left)],
@@ -386,11 +388,15 @@ fn check_reply(operation: &Operation, reply: &Reply) {
             assert!(!each.iter().any(|reply| matches!(reply, Reply::Each(_))));
             each.iter().for_each(|reply| check_reply(operation, reply));
         }
-        Reply::Held(holder) => assert!(!matches!(&holder.value, HolderValue::Foreign(value) if value.len() > 64)),
+        Reply::Held(holder) => {
+            assert!(!matches!(&holder.value, HolderValue::Foreign(value) if value.len() > 64))
+        }
         Reply::Queued(_) => assert!(matches!(operation, Operation::Queue { .. })),
         Reply::Found(_) => assert!(matches!(operation, Operation::Inspect { .. })),
         Reply::Refused(message)
-        | Reply::Unknown(Unknown::Error(message) | Unknown::Garbled(message) | Unknown::ConnectionLost(message)) => {
+        | Reply::Unknown(
+            Unknown::Error(message) | Unknown::Garbled(message) | Unknown::ConnectionLost(message),
+        ) => {
             assert!(is_fit_to_be_shown(message), "{message:?}");
         }
         _ => {}
@@ -454,22 +460,25 @@ impl Bench {
         }
         check_reply(operation, &reply);
         let _ = is_echo(&Ok(value), random.next() % 10);
-        note(&mut self.seen, match reply {
-            Reply::Granted => "granted",
-            Reply::Fenced(_) => "fenced",
-            Reply::CounterSpent => "counter spent",
-            Reply::Held(_) => "held",
-            Reply::Absent => "absent",
-            Reply::NotOurs => "not ours",
-            Reply::HandedOver => "handed over",
-            Reply::Voted => "voted",
-            Reply::Each(_) => "each",
-            Reply::Queued(_) => "queued",
-            Reply::LineFull => "line full",
-            Reply::Found(_) => "found",
-            Reply::Unknown(_) => "unusable",
-            _ => "another",
-        });
+        note(
+            &mut self.seen,
+            match reply {
+                Reply::Granted => "granted",
+                Reply::Fenced(_) => "fenced",
+                Reply::CounterSpent => "counter spent",
+                Reply::Held(_) => "held",
+                Reply::Absent => "absent",
+                Reply::NotOurs => "not ours",
+                Reply::HandedOver => "handed over",
+                Reply::Voted => "voted",
+                Reply::Each(_) => "each",
+                Reply::Queued(_) => "queued",
+                Reply::LineFull => "line full",
+                Reply::Found(_) => "found",
+                Reply::Unknown(_) => "unusable",
+                _ => "another",
+            },
+        );
     }
 
     /// An error as a server words it.
@@ -536,9 +545,10 @@ impl Bench {
     fn push(&mut self, random: &mut Random) {
         let push = match any_answer(&self.answers, random) {
             Ok(Value::Push { kind, data }) => PushInfo { kind, data },
-            Ok(value) if random.once_in(2) => {
-                PushInfo { kind: PushKind::Message, data: vec![Value::BulkString(b"channel".to_vec()), value] }
-            }
+            Ok(value) if random.once_in(2) => PushInfo {
+                kind: PushKind::Message,
+                data: vec![Value::BulkString(b"channel".to_vec()), value],
+            },
             Ok(Value::Array(data)) => PushInfo { kind: PushKind::Message, data },
             _ => return,
         };
@@ -547,7 +557,7 @@ impl Bench {
             [_, Value::BulkString(payload)] if push.kind == PushKind::Message => payload.as_slice(),
             _ => &[],
         };
-        let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'A'..=b'F');
         let is_one = payload.len() > 32 && payload[..32].iter().all(is_digit);
         assert_eq!(woken.is_some(), is_one, "{push:?}");
         if let Some((owner, key)) = woken {
@@ -561,8 +571,32 @@ impl Bench {
         const SCHEMES: [&str; 8] =
             ["redis", "rediss", "valkey", "valkeys", "redis+unix", "unix", "http", "re dis"];
         const PIECES: [&str; 26] = [
-            "host", "h.example", "127.0.0.1", "[::1]", ":6379", ":99999", ":", "/", "/3", "/x", "?", "?db=1",
-            "?protocol=resp3", "#insecure", "#", "%41", "%", "%zz", "é", " ", "\\", "\0", "\n", "//", ";", "&",
+            "host",
+            "h.example",
+            "127.0.0.1",
+            "[::1]",
+            ":6379",
+            ":99999",
+            ":",
+            "/",
+            "/3",
+            "/x",
+            "?",
+            "?db=1",
+            "?protocol=resp3",
+            "#insecure",
+            "#",
+            "%41",
+            "%",
+            "%zz",
+            "é",
+            " ",
+            "\\",
+            "\0",
+            "\n",
+            "//",
+            ";",
+            "&",
         ];
         let pieces = |random: &mut Random, most: usize| -> String {
             (0..random.below(most)).map(|_| *random.pick(&PIECES)).collect()
@@ -599,7 +633,19 @@ impl Bench {
             r#"{{"key":[107],"prefix":[],"owner":"{OWN}","remaining":{{"secs":9,"nanos":1}},"longest":{{"secs":10,
             "nanos":0}},"settled":true,"token":1700000000000000,"until":{{"clock":"x","nanos":5}}}}"#
         );
-        let tokens = ["null", "true", "0", "-1", "[]", "[107,256]", "\"\"", "1e999", "18446744073709551615", "{}", ","];
+        let tokens = [
+            "null",
+            "true",
+            "0",
+            "-1",
+            "[]",
+            "[107,256]",
+            "\"\"",
+            "1e999",
+            "18446744073709551615",
+            "{}",
+            ",",
+        ];
         let mut bytes = whole.into_bytes();
         if random.once_in(2) {
             // Another value in the place of one.
@@ -630,7 +676,8 @@ impl Bench {
 
     /// Values and markers: read byte by byte.
     fn small(&mut self, random: &mut Random) {
-        let mut bytes = if random.once_in(3) { OWN.as_bytes().to_vec() } else { random.pick(&self.answers).clone() };
+        let mut bytes =
+            if random.once_in(3) { OWN.as_bytes().to_vec() } else { random.pick(&self.answers).clone() };
         bend(&mut bytes, &self.answers, random);
         let owner = Owner::from_hex(&bytes);
         assert!(owner.is_none_or(|owner| owner.to_hex()[..] == bytes[..]), "{bytes:?}");
@@ -671,14 +718,19 @@ fn check_error(form: Form, error: &ServerError, abilities: &mut Abilities, seen:
         next = other;
     }
     let _ = (is_about_keys(error), is_echo(&Err(error.clone()), 1));
-    note(seen, if matches!(reply, Reply::Refused(_)) { "refused" } else { "an error, perhaps after executing" });
+    note(
+        seen,
+        if matches!(reply, Reply::Refused(_)) { "refused" } else { "an error, perhaps after executing" },
+    );
 }
 
 /// Runs the executions of a seed; the first that fails is named, with how to repeat it.
 fn executions(seed: u64, from: u64, count: u64) -> (Seen, Duration) {
     let (mut bench, mut slowest) = (Bench::new(), Duration::ZERO);
     for number in from..from + count {
-        let mut random = Random(seed.wrapping_mul(0x0100_0000_01b3).wrapping_add(number.wrapping_mul(0xd134_2543_de82_ef95)));
+        let mut random = Random(
+            seed.wrapping_mul(0x0100_0000_01b3).wrapping_add(number.wrapping_mul(0xd134_2543_de82_ef95)),
+        );
         let started = StdInstant::now();
         let ended = catch_unwind(AssertUnwindSafe(|| bench.run(&mut random)));
         let took = started.elapsed();
@@ -693,9 +745,30 @@ fn executions(seed: u64, from: u64, count: u64) -> (Seen, Duration) {
 
 /// Everything that an execution may come to; a run that is long enough comes to all of it.
 const REACHED: [&str; 24] = [
-    "granted", "fenced", "counter spent", "held", "absent", "not ours", "handed over", "voted", "each", "queued",
-    "line full", "found", "unusable", "refused", "an error, perhaps after executing", "the end of a connection", "durable",
-    "marker", "facts", "woken", "address", "owner", "no owner", "parts",
+    "granted",
+    "fenced",
+    "counter spent",
+    "held",
+    "absent",
+    "not ours",
+    "handed over",
+    "voted",
+    "each",
+    "queued",
+    "line full",
+    "found",
+    "unusable",
+    "refused",
+    "an error, perhaps after executing",
+    "the end of a connection",
+    "durable",
+    "marker",
+    "facts",
+    "woken",
+    "address",
+    "owner",
+    "no owner",
+    "parts",
 ];
 
 fn told(name: &str) -> Option<u64> {
@@ -705,7 +778,10 @@ fn told(name: &str) -> Option<u64> {
 fn fuzz(seed: u64, from: u64, count: u64) {
     let started = StdInstant::now();
     let (seen, slowest) = executions(seed, from, count);
-    println!("{count} executions of seed {seed} from {from} in {:.1?}, the slowest {slowest:.1?}: {seen:?}", started.elapsed());
+    println!(
+        "{count} executions of seed {seed} from {from} in {:.1?}, the slowest {slowest:.1?}: {seen:?}",
+        started.elapsed()
+    );
     let optional = |what: &str| what == "parts" && cfg!(not(feature = "serde"));
     let missing: Vec<_> =
         REACHED.iter().filter(|what| !optional(what) && !seen.contains_key(**what)).collect();
