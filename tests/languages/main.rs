@@ -70,7 +70,7 @@ fn packages() -> Option<PathBuf> {
 /// One lock of a client of another kind.
 enum Other {
     Wire(Wire),
-    Python(Python),
+    Python(Box<Python>),
 }
 
 impl Other {
@@ -79,7 +79,7 @@ impl Other {
             Kind::Wire(manner) => Self::Wire(Wire::start(manner, KEY, ttl, urls).await),
             Kind::Python(kind) => {
                 let packages = python::packages().expect("looked for");
-                Self::Python(Python::start(&packages, kind, KEY, ttl, urls).await)
+                Self::Python(Box::new(Python::start(&packages, kind, KEY, ttl, urls).await))
             }
         }
     }
