@@ -130,6 +130,9 @@ async fn every_line_keeps_lines_alike() {
         }
         let key = format!("k{number}");
         let guard = holder.try_acquire(&key).await.expect("free");
+        // Where it is not yet, the first who waits gets that node's vote, and stands in no line.
+        let everywhere = || cluster.values(&key).iter().all(Option::is_some);
+        eventually(SOON, "on all nodes", everywhere).await;
         let mut waits = Vec::new();
         for (place, redlock) in [&one, &other, &one, &other].into_iter().enumerate() {
             let waiting = redlock.lock(&key).wait(TTL).into_future();
@@ -214,12 +217,14 @@ async fn a_node_becomes_another_server_under_a_running_client() {
     all_vote(&plain).await;
     all_vote(&in_line).await;
     let stop = Arc::new(AtomicBool::new(false));
-    let busy = [plain.clone(), in_line.clone()].map(|redlock| {
+    // Each has a name of its own: of two that contend, one may have the lock on two nodes only, and its release is then
+    // unconfirmed where one of them goes.
+    let busy = [("busy plainly", plain.clone()), ("busy in line", in_line.clone())].map(|(key, redlock)| {
         let stop = stop.clone();
         tokio::spawn(async move {
             let mut rounds = 0;
             while !stop.load(Ordering::Relaxed) {
-                let guard = redlock.lock("busy").wait(SOON).await.expect("two nodes grant");
+                let guard = redlock.lock(key).wait(SOON).await.expect("two nodes grant");
                 guard.release().await.expect("two nodes confirm");
                 rounds += 1;
                 tokio::time::sleep(ms(5)).await;
@@ -264,9 +269,10 @@ async fn a_node_becomes_another_server_under_a_running_client() {
     stop.store(true, Ordering::Relaxed);
     for busy in busy {
         let rounds: u32 = busy.await.expect("nobody noticed");
-        assert!(rounds > 10, "{rounds} rounds");
+        assert!(rounds > 5, "{rounds} rounds");
     }
-    cluster.no_key("busy", SOON).await;
+    cluster.no_key("busy plainly", SOON).await;
+    cluster.no_key("busy in line", SOON).await;
 }
 
 /// Whether the node at `index` names the holder when it refuses a plain set.

@@ -1,11 +1,11 @@
 //! Clients of other languages, each in a process of its own that is driven line by line.
 
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::task::block_in_place;
 
 /// Where `scripts/languages.sh` puts the packages.
 pub fn packages() -> Option<PathBuf> {
@@ -16,8 +16,11 @@ pub fn packages() -> Option<PathBuf> {
 }
 
 /// One lock of a Python client.
+///
+/// A process of the standard library, driven from a thread that may wait: tokio's listens for the signal of its end, which
+/// would interrupt the harness where it asks a server.
 pub struct Python {
-    _child: Child,
+    child: Child,
     commands: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
 }
@@ -28,12 +31,12 @@ impl Python {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/languages/client.py");
         let mut command = Command::new("python3");
         command.arg("-B").arg(script).args([kind, key, &ttl.as_millis().to_string()]).args(urls);
-        command.env("PYTHONPATH", packages).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        command.env("PYTHONPATH", packages).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("start python3");
         let commands = child.stdin.take().expect("a pipe");
         let answers = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        let mut python = Self { _child: child, commands, answers };
-        assert_eq!(python.answer().await, "ready", "the client of {kind}");
+        let mut python = Self { child, commands, answers };
+        assert_eq!(block_in_place(|| python.answer()), "ready", "the client of {kind}");
         python
     }
 
@@ -54,11 +57,20 @@ impl Python {
 
     async fn ask(&mut self, command: &str) -> String {
         let line = format!("{command}\n");
-        self.commands.write_all(line.as_bytes()).await.expect("the client runs");
-        self.answer().await
+        block_in_place(|| {
+            self.commands.write_all(line.as_bytes()).expect("the client runs");
+            self.answer()
+        })
     }
 
-    async fn answer(&mut self) -> String {
-        self.answers.next_line().await.expect("the client runs").expect("the client has not ended")
+    fn answer(&mut self) -> String {
+        self.answers.next().expect("the client has not ended").expect("the client runs")
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
