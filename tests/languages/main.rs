@@ -238,7 +238,9 @@ async fn with_each(mut law: impl AsyncFnMut(Kind, &Cluster, &Redlock, &mut Other
     for nodes in [5, 1] {
         let cluster = Cluster::start(nodes);
         let redlock = patient(&cluster).await;
-        for kind in Kind::all(nodes) {
+        // One server makes a difference to the lock of Python's `redis` only; one other shows that it makes none.
+        let alone = [Kind::Wire(Manner::NodeRedlock), Kind::Python("lock")];
+        for kind in Kind::all(nodes).into_iter().filter(|kind| nodes > 1 || alone.contains(kind)) {
             let mut other = Other::start(kind, ttl, &cluster.urls()).await;
             law(kind, &cluster, &redlock, &mut other).await;
             eventually(SOON, "no key is left", || nothing_left(&cluster)).await;
@@ -289,7 +291,7 @@ fn names_holders(server: &Server) -> bool {
 async fn a_waiter_gets_in_when_another_kind_of_client_releases() {
     let law = async |kind: Kind, cluster: &Cluster, redlock: &Redlock, other: &mut Other| {
         let mut took = Vec::new();
-        for round in 0..4 {
+        for round in 0..3 {
             assert!(other.acquire(SOON).await, "{kind:?} does not get in");
             let waiting = tokio::spawn(redlock.lock(KEY).wait(SOON).into_future());
             while redlock.inspect(KEY).await.expect("a name").waiting() == 0 {
@@ -297,7 +299,7 @@ async fn a_waiter_gets_in_when_another_kind_of_client_releases() {
             }
             let looks = || cluster.iter().map(|server| server.commandstats("evalsha")).max();
             let before = looks();
-            let hold = ms(400 + 37 * round);
+            let hold = ms(300 + 37 * round);
             tokio::time::sleep(hold).await;
             let looked = looks().unwrap_or(0) - before.unwrap_or(0);
 
@@ -306,11 +308,11 @@ async fn a_waiter_gets_in_when_another_kind_of_client_releases() {
             let guard = waiting.await.expect("no panic").expect("free");
             took.push(released.elapsed());
             guard.release().await.expect("still ours");
-            assert!(looked >= 2, "{kind:?}: {looked} looks in {hold:?}");
+            assert!(looked >= 1, "{kind:?}: {looked} looks in {hold:?}");
         }
         // A busy machine may make one of them late.
         took.sort();
-        assert!(took[2] < LOOK + SLACK, "{kind:?}: {took:?}");
+        assert!(took[1] < LOOK + SLACK, "{kind:?}: {took:?}");
     };
     with_each(law, TTL).await;
 }
