@@ -304,21 +304,21 @@ const LOST: [(&str, &[&str]); 30] = [
     ("subscribe", &["woken"]),
     ("publish", &["woken"]),
     ("exists", &[]),
-    ("expire", &["line"]),
+    ("expire", &["line", "woken"]),
     ("pexpire", &["lock", "fenced", "line", "woken", "waits"]),
     ("pexpireat", &["fenced"]),
     ("pttl", &[]),
     ("hdel", &[]),
     ("hget", &[]),
     ("hset", &["line", "woken"]),
-    ("zadd", &["line"]),
-    ("zcard", &["line"]),
+    ("zadd", &["line", "woken"]),
+    ("zcard", &["line", "woken"]),
     ("zpopmin", &[]),
     ("zrange", &[]),
-    ("zrank", &["line"]),
+    ("zrank", &["line", "woken"]),
     ("zrem", &[]),
-    ("zrevrange", &["line"]),
-    ("zscore", &["line"]),
+    ("zrevrange", &["line", "woken"]),
+    ("zscore", &["line", "woken"]),
 ];
 
 /// Everything that [`probe`] looks for.
@@ -386,7 +386,8 @@ async fn probe(cluster: &Cluster, user: &str, prefix: &str) -> BTreeSet<&'static
         }
     }
     note("line", in_line());
-    note("woken", woken());
+    // What the line notes of a client means nothing without a line.
+    note("woken", in_line() && woken());
     if let Ok(held) = held {
         let _ = held.release().await;
     }
