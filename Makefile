@@ -18,6 +18,8 @@ soak: ## Torture for an hour, then the promised figures in full size, on a quiet
 	cargo test --release --all-features --test figures --test latency --test memory --test turns \
 		--test keeping --test keeping_costs --test fencing_cost --test wall_clock --test cli -- --ignored --nocapture \
 		--test-threads 1
+	cargo test --release --all-features --lib fuzz_for_long -- --ignored --nocapture
+	REDQUORUM_FUZZ=1000000 cargo test --release --all-features --bin redquorum any_file
 	scripts/compose-test.sh "cargo test --release --all-features --test torture -- --ignored containers --nocapture"
 
 # How long each client is measured in each round; QUICK=1 only shows that everything works.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The tests against each supported server line in turn: whatever scripts/servers.sh can obtain here.
+# The tests against each supported server line in turn, and then with all of them in one quorum: whatever
+# scripts/servers.sh can obtain here.
 
 cd "$(dirname "$0")/.." || exit
 . scripts/steps.sh
@@ -11,6 +12,7 @@ if step "servers" scripts/servers.sh matrix; then
         read -r name path <<<"$server"
         step "$name" env REDQUORUM_REDIS_SERVER="$path" cargo test --all-features --tests --no-fail-fast
     done
+    step "all in one quorum" env REDQUORUM_MIXED=required cargo test --all-features --test mixed -- --nocapture
 fi
 
 summary

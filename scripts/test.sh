@@ -25,6 +25,8 @@ if step "server" scripts/servers.sh default; then
 fi
 # Tests of a wrong wall clock find it by themselves.
 step "libfaketime" scripts/faketime.sh
+# And so do those that share locks with clients in other languages.
+step "other clients" scripts/languages.sh
 # The measurements are a package of their own, which nothing else here would build.
 benches=(--manifest-path benches/Cargo.toml)
 step "format" cargo fmt --check

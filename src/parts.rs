@@ -54,7 +54,7 @@ pub struct LockParts {
     key: Vec<u8>,
     /// With which the key begins: it names the line and the counter as well.
     prefix: Vec<u8>,
-    /// 32 hex digits.
+    /// 32 upper-case hex digits.
     owner: String,
     remaining: Duration,
     /// The longest life that was ever given to the key.
@@ -168,7 +168,7 @@ impl LockParts {
     }
 
     /// What `config` makes of them.
-    fn read(&self, config: &Config) -> Result<(Key, Owner), InvalidRequest> {
+    pub(crate) fn read(&self, config: &Config) -> Result<(Key, Owner), InvalidRequest> {
         let name = self.key.strip_prefix(self.prefix.as_slice()).ok_or(InvalidRequest::MalformedParts)?;
         if self.prefix != config.prefix {
             let [theirs, ours] =

@@ -3,10 +3,13 @@
 mod clients;
 mod common;
 
+use std::collections::BTreeSet;
 use std::future::IntoFuture;
 
 use clients::{SOON, TTL, builder, client, ms};
 use common::{Cluster, Server, eventually};
+use futures::future::join_all;
+use redis::Value;
 use redquorum::{AcquireError, Redlock, ReleaseError};
 
 /// Acquire, extend, release, with nothing left.
@@ -281,5 +284,295 @@ async fn the_documented_rights_are_enough() {
             let rule = format!("+{}", called.to_lowercase());
             assert!(rules.contains(&rule), "{rule}");
         }
+    }
+}
+
+/// What does not work without each of the documented rights, as [`probe`] names it; all else does.
+const LOST: [(&str, &[&str]); 30] = [
+    ("ping", &[]),
+    ("client|setname", &["named"]),
+    ("select", &[]),
+    ("info", &["run", "fsync"]),
+    ("time", &["marker", "fenced", "line", "woken"]),
+    ("config|get", &["fsync"]),
+    ("get", &["lock", "marker", "fenced", "line", "woken", "waits"]),
+    ("set", &["lock", "marker", "fenced", "line", "woken", "waits"]),
+    ("del", &["lock", "fenced", "line", "woken", "waits"]),
+    ("eval", &[]),
+    ("evalsha", &[]),
+    ("script|load", &[]),
+    ("subscribe", &["woken"]),
+    ("publish", &["woken"]),
+    ("exists", &[]),
+    ("expire", &["line", "woken"]),
+    ("pexpire", &["lock", "fenced", "line", "woken", "waits"]),
+    ("pexpireat", &["fenced"]),
+    ("pttl", &[]),
+    ("hdel", &[]),
+    ("hget", &[]),
+    ("hset", &["line", "woken"]),
+    ("zadd", &["line", "woken"]),
+    ("zcard", &["line", "woken"]),
+    ("zpopmin", &[]),
+    ("zrange", &[]),
+    ("zrank", &["line", "woken"]),
+    ("zrem", &[]),
+    ("zrevrange", &["line", "woken"]),
+    ("zscore", &["line", "woken"]),
+];
+
+/// Everything that [`probe`] looks for.
+const EVERYTHING: [&str; 9] = ["lock", "fenced", "line", "woken", "waits", "run", "fsync", "marker", "named"];
+
+/// Does what there is to do as a user, under a prefix of its own, and tells what works.
+async fn probe(cluster: &Cluster, user: &str, prefix: &str) -> BTreeSet<&'static str> {
+    let urls: Vec<_> = cluster.iter().map(|server| server.url_with(Some(user), Some("secret"), 0)).collect();
+    let builder = builder(urls).prefix(prefix).client_name(user).reply_timeout(ms(2_000));
+    let redlock = builder.connect_timeout(SOON).build().await.expect("nodes");
+    tokio::time::timeout(SOON, async {
+        while !redlock.nodes().iter().all(|node| node.health == redquorum::Health::Up) {
+            tokio::time::sleep(ms(5)).await;
+        }
+    })
+    .await
+    .expect("all nodes");
+    let mut works = BTreeSet::new();
+    let mut note = |what: &'static str, is_so: bool| {
+        if is_so {
+            works.insert(what);
+        }
+    };
+
+    let plainly = async {
+        let mut guard = redlock.try_acquire("plain").await.ok()?;
+        guard.extend(2 * TTL).await.ok()?;
+        guard.release().await.ok()
+    };
+    note("lock", plainly.await.is_some());
+    let nodes = redlock.nodes();
+    note("run", nodes.iter().all(|node| node.run_id.is_some() && node.version.is_some()));
+    let fsync = |node: &redquorum::NodeStatus| format!("{:?}", node.persistence).contains("always");
+    note("fsync", nodes.iter().all(fsync));
+    note("marker", cluster.iter().all(|server| server.exists(&format!("{prefix}redquorum:node"))));
+    let name = format!("name={user} ");
+    let named = |server: &Server| format!("{:?}", server.command(&["CLIENT", "LIST"])).contains(&name);
+    note("named", cluster.iter().all(named));
+    if !works.contains("lock") {
+        return works;
+    }
+    let mut note = |what: &'static str, is_so: bool| {
+        if is_so {
+            works.insert(what);
+        }
+    };
+    let fenced = async {
+        let mut guard = redlock.lock("fenced").fenced().no_wait().await.ok()?;
+        guard.extend(2 * TTL).await.ok()?;
+        guard.release().await.ok()
+    };
+    note("fenced", fenced.await.is_some());
+
+    // Two wait. One is handed the lock, then the other; the last finds that the lock was taken from its holder.
+    let held = redlock.lock("line").no_wait().ttl(ms(2_500)).await;
+    let wait = || tokio::spawn(redlock.lock("line").ttl(ms(2_500)).wait(SOON).into_future());
+    let waiters = [wait(), wait()];
+    let name = |end: &str| format!("{prefix}{{{prefix}line}}:redquorum:{end}");
+    let in_line = || cluster.iter().any(|server| server.exists(&name("line")));
+    let woken = || cluster.iter().any(|server| is_woken(server, &name("lives")));
+    for _ in 0..15 {
+        tokio::time::sleep(ms(100)).await;
+        if in_line() && woken() {
+            break;
+        }
+    }
+    note("line", in_line());
+    // What the line notes of a client means nothing without a line.
+    note("woken", in_line() && woken());
+    if let Ok(held) = held {
+        let _ = held.release().await;
+    }
+    let mut all = true;
+    for waiter in waiters {
+        match waiter.await.expect("no panic") {
+            Ok(guard) => {
+                let _ = guard.release().await;
+            }
+            Err(_) => all = false,
+        }
+    }
+    let taken = redlock.lock("line").wait(SOON).ttl(ms(2_500)).await;
+    let last = wait();
+    tokio::time::sleep(ms(300)).await;
+    cluster.iter().for_each(|server| drop(server.command(&["DEL", &format!("{prefix}line")])));
+    all &= match last.await.expect("no panic") {
+        Ok(guard) => {
+            let _ = guard.release().await;
+            true
+        }
+        Err(_) => false,
+    };
+    drop(taken);
+    note("waits", all);
+    works
+}
+
+/// Whether a client in line expects to be woken, as the line's own notes say.
+fn is_woken(server: &Server, lives: &str) -> bool {
+    let Value::Array(notes) = server.command(&["HVALS", lives]) else { return false };
+    notes.iter().any(|note| matches!(note, Value::BulkString(note) if note.starts_with(b"w")))
+}
+
+/// The commands that a server refused a user, as its log of refusals names them.
+fn refused(server: &Server, user: &str) -> BTreeSet<String> {
+    let text = |value: &Value| match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) => text.clone(),
+        _ => String::new(),
+    };
+    let Value::Array(entries) = server.command(&["ACL", "LOG", "100000"]) else { panic!("a list") };
+    let fields = entries.iter().filter_map(|entry| match entry {
+        Value::Array(fields) => Some(fields),
+        _ => None,
+    });
+    let field = |fields: &[Value], name: &str| {
+        fields.chunks(2).find(|pair| text(&pair[0]) == name).map(|pair| text(&pair[1])).unwrap_or_default()
+    };
+    let of_user = fields.filter(|fields| field(fields, "username") == user);
+    of_user.map(|fields| field(fields, "object").to_lowercase()).collect()
+}
+
+/// Law: the documented rights are the least. Each is really used, and without it what the documentation says is lost, and
+/// nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_documented_right_is_needed_for_what_is_documented() {
+    let cluster = Cluster::start_with(3, |_| Server::builder().aof().args(["--acllog-max-len", "100000"]));
+    let documented = documented_rules();
+    let rights: Vec<_> = documented.iter().filter_map(|rule| rule.strip_prefix('+')).collect();
+    let probes = [""].iter().chain(&rights).enumerate().map(|(number, right)| {
+        let (cluster, documented) = (&cluster, &documented);
+        let (user, prefix) = (format!("app{number}"), format!("app{number}:"));
+        async move {
+            let rules = documented.iter().filter(|rule| rule.strip_prefix('+') != Some(right));
+            let rules = rules.map(|rule| rule.replace("app:", &prefix));
+            let words = ["ACL", "SETUSER", &user, "reset"].map(str::to_owned);
+            let command: Vec<_> = words.into_iter().chain(rules).collect();
+            cluster.iter().for_each(|server| drop(server.command(&command)));
+            (*right, user.clone(), probe(cluster, &user, &prefix).await)
+        }
+    });
+    let probed = join_all(probes).await;
+    assert_eq!(probed[0].2, BTreeSet::from(EVERYTHING), "with all of the documented rights");
+    let known: BTreeSet<_> = LOST.iter().map(|(right, _)| *right).collect();
+    assert_eq!(known, rights.iter().copied().collect(), "the rights of docs/operations.md");
+    for (right, user, works) in &probed[1..] {
+        let lost: BTreeSet<_> = EVERYTHING.iter().filter(|what| !works.contains(**what)).copied().collect();
+        let expected = LOST.iter().find(|(name, _)| name == right).map(|(_, lost)| *lost).unwrap_or_default();
+        assert_eq!(lost, expected.iter().copied().collect(), "without {right}");
+        assert!(is_documented(right, &lost), "docs/operations.md tells something else of {right}: {lost:?}");
+        // The others of these two are asked for below.
+        if !["select", "eval"].contains(right) {
+            // Servers before 7.0 know subcommands as one.
+            let command = right.split('|').next().unwrap_or(right);
+            // The line's commands are asked of the node that keeps it.
+            let refused: BTreeSet<_> = cluster.iter().flat_map(|server| refused(server, user)).collect();
+            assert!(refused.contains(*right) || refused.contains(command), "{right} is never used");
+        }
+    }
+
+    let of = |right: &str| rights.iter().position(|name| *name == right).map(|at| format!("app{}", at + 1));
+    let (without_select, without_eval) = (of("select").expect("documented"), of("eval").expect("documented"));
+    let urls = |user: &str, db: u32| -> Vec<_> {
+        cluster.iter().map(|server| server.url_with(Some(user), Some("secret"), db)).collect()
+    };
+    let elsewhere = builder(urls(&without_select, 2)).connect_timeout(ms(500)).build().await;
+    let error = elsewhere.expect_err("another database needs the right").to_string();
+    assert!(error.to_lowercase().contains("permission"), "{error}");
+
+    let prefix = format!("{without_eval}:");
+    let redlock = builder(urls(&without_eval, 0)).prefix(&prefix).build().await.expect("nodes");
+    clients::all_vote(&redlock).await;
+    let guard = redlock.lock("forgotten").ttl(ms(1_000)).no_wait().await.expect("free");
+    cluster.iter().for_each(|server| drop(server.command(&["SCRIPT", "FLUSH"])));
+    let released = guard.release().await;
+    let Err(ReleaseError::Unconfirmed { report, .. }) = &released else { panic!("{released:?}") };
+    assert!(report.to_string().contains("NOPERM"), "{report}");
+    assert!(cluster.iter().any(|server| refused(server, &without_eval).contains("eval")));
+    let again = builder(urls(&without_eval, 0)).prefix(&prefix).build().await.expect("nodes");
+    again.lock("forgotten").wait(SOON).await.expect("the TTL frees it").release().await.expect("released");
+}
+
+/// Whether the table of docs/operations.md says that this goes with a right.
+fn is_documented(right: &str, lost: &BTreeSet<&str>) -> bool {
+    let text = include_str!("../docs/operations.md").replace("\\|", "/");
+    let right = format!("`{}`", right.replace('|', "/"));
+    let of_line = ["`z", "`h"].iter().any(|start| right.starts_with(start));
+    let (_, table) = text.split_once("| without | what is lost |").expect("the table");
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
+    let rows = rows.take_while(|(left, _)| !left.starts_with("what"));
+    let mentioned = |(left, _): &(&str, &str)| {
+        left.contains(&right) || (of_line && left.contains("sorted sets and hashes"))
+    };
+    let losses: Vec<_> = rows.filter(mentioned).map(|(_, loss)| loss).collect();
+    let told = |start: &str| losses.iter().any(|loss| loss.contains(start));
+    let needs = text.lines().find(|line| line.starts_with("A lock itself needs")).unwrap_or_default();
+    let (plain, fenced) = needs.split_once(';').unwrap_or_default();
+    if lost.contains("lock") {
+        return plain.contains(&right);
+    }
+    let each = [
+        ("fenced", fenced.contains(&right)),
+        ("line", told("the line")),
+        ("woken", told("wake-ups") || told("the line")),
+        ("run", told("the run")),
+        ("fsync", told("the run") || told("writes before it answers")),
+        ("marker", told("the date of its memory")),
+        ("named", told("nothing but convenience")),
+    ];
+    // Some have to be told of although nothing here shows what is lost, but for the database's, of which the text tells.
+    let all = each.iter().all(|(what, is_told)| !lost.contains(what) || *is_told);
+    all && (right == "`select`" || right == "`pexpireat`" || !losses.is_empty())
+}
+
+/// Law: what a user may name is as little: without the pattern of keys, that of channels, or the password, it is refused with
+/// the right error, or loses what is documented.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn patterns_and_password_are_needed() {
+    let cluster = Cluster::start(3);
+    let allow = |rules: &[String]| {
+        for server in cluster.iter() {
+            let words = ["ACL", "SETUSER", "app", "reset"].map(str::to_owned);
+            server.command(&words.into_iter().chain(rules.iter().cloned()).collect::<Vec<_>>());
+        }
+    };
+    let without = |part: &str| -> Vec<_> {
+        documented_rules().into_iter().filter(|rule| !rule.starts_with(part)).collect()
+    };
+    let built = async || {
+        let urls = cluster.iter().map(|server| server.url_with(Some("app"), Some("secret"), 0));
+        builder(urls).prefix("app:").connect_timeout(ms(700)).build().await
+    };
+
+    allow(&without("~"));
+    let refused = built().await.expect("nodes").try_acquire("k").await;
+    let Err(AcquireError::NoQuorum { report, .. }) = &refused else { panic!("{refused:?}") };
+    assert!(report.to_string().contains("NOPERM"), "{report}");
+
+    allow(&without("&"));
+    let redlock = built().await.expect("nodes");
+    let guard = redlock.acquire("k").await.expect("free");
+    let waits = tokio::spawn(redlock.lock("k").wait(SOON).into_future());
+    let line = || cluster.iter().any(|server| server.exists("app:{app:k}:redquorum:line"));
+    eventually(SOON, "somebody stands in line", line).await;
+    assert!(
+        !cluster.iter().any(|server| is_woken(server, "app:{app:k}:redquorum:lives")),
+        "and looks by itself"
+    );
+    guard.release().await.expect("released");
+    waits.await.expect("no panic").expect("it is free").release().await.expect("released");
+
+    for part in [">", "on"] {
+        allow(&without(part));
+        let error = built().await.expect_err("nobody comes in").to_string();
+        assert!(error.contains("WRONGPASS") || error.contains("authentication failed"), "{part}: {error}");
     }
 }

@@ -78,7 +78,8 @@ async fn a_prefix_keeps_locks_apart() {
     assert!(cluster.iter().all(|server| server.exists("k")));
 }
 
-/// The value under the key is the owner alone, as 32 lower-case hex digits: what any other client can compare.
+/// The value under the key is the owner alone, as 32 upper-case hex digits: what any other client can compare, and none
+/// uses itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_value_is_the_owner() {
     let cluster = Cluster::start(3);
@@ -90,7 +91,7 @@ async fn the_value_is_the_owner() {
 
     assert_eq!(values.len(), 1, "{values:?}");
     for value in values {
-        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'A'..=b'F').contains(&byte);
         assert!(value.len() == 32 && value.bytes().all(is_hex), "{value}");
     }
     drop(guard);

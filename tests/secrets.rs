@@ -5,6 +5,7 @@ mod common;
 
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use clients::{SOON, builder, ms, until_votes};
 use common::{Cluster, Proxy, Server};
@@ -70,14 +71,25 @@ impl Subscriber for Ear {
 
 /// What a client shows of itself and of all that goes wrong with it.
 async fn exercise(ear: &Ear, redlock: &Redlock) {
-    ear.note(format!("{redlock:?}"));
+    ear.note(format!("{redlock:?} {:?}", redlock.nodes()));
+    redlock.nodes().iter().for_each(|node| ear.note(node));
+    let seen = redlock.inspect("k").await;
+    ear.note(format!("{seen:?}"));
+    seen.iter().for_each(|seen| ear.note(seen));
     let request = redlock.lock("k");
     ear.note(format!("{request:?}"));
     match request.no_wait().await {
         Ok(mut guard) => {
             ear.note(format!("{guard:?} {:?} {}", guard.report(), guard.report()));
             ear.note(format!("{:?}", guard.extend(clients::TTL).await));
-            ear.note(format!("{:?}", guard.release().await));
+            ear.note(format!("{:?}", guard.extend(Duration::MAX).await));
+            if let Ok(parts) = guard.into_parts().await {
+                ear.note(format!("{parts:?}"));
+                match redlock.resume(parts).await {
+                    Ok(guard) => ear.note(format!("{:?}", guard.release().await)),
+                    Err(error) => ear.note(format!("{error} {error:?}")),
+                }
+            }
         }
         Err(error) => ear.note(format!("{error} {error:?} {error:#?}")),
     }
@@ -87,11 +99,14 @@ async fn exercise(ear: &Ear, redlock: &Redlock) {
 }
 
 /// Wrong hosts, wrong passwords, servers without HELLO that repeat its arguments, refused and broken connections: all of
-/// them are talked about, and the password is in none of it.
+/// them are talked about and counted, and the password is in none of it, labels of metrics included.
 ///
 /// On one thread, so that everything the client's tasks say is heard.
 #[tokio::test]
 async fn passwords_never_show() {
+    #[cfg(feature = "metrics")]
+    let metrics =
+        metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder().expect("the only one");
     let ear = Ear::default();
     let listening = tracing::subscriber::set_default(ear.clone());
     let cluster = Cluster::start_with(4, |i| {
@@ -148,6 +163,12 @@ async fn passwords_never_show() {
         }
     }
     drop(listening);
+    #[cfg(feature = "metrics")]
+    {
+        let labels = metrics.render();
+        assert!(labels.contains("redquorum_node_up{node=\"127.0.0.1:"), "{labels}");
+        ear.note(labels);
+    }
 
     let heard = ear.heard();
     let shows: Vec<_> = heard.lines().filter(|line| line.contains(SECRET)).collect();

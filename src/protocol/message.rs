@@ -46,7 +46,8 @@ impl fmt::Display for Key {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner([u8; 16]);
 
-/// An owner on the wire: 32 lower-case hex digits.
+/// An owner on the wire: 32 upper-case hex digits. In lower case they would be what several other clients use, and whoever
+/// waits for a lock could not tell whether its holder will hand it over.
 pub type OwnerHex = [u8; 32];
 
 impl Owner {
@@ -55,9 +56,9 @@ impl Owner {
         Self(bytes)
     }
 
-    /// The value on the server: 32 lower-case hex digits.
+    /// The value on the server: 32 upper-case hex digits.
     pub fn to_hex(self) -> OwnerHex {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
         let mut hex = [0; 32];
         for (byte, pair) in self.0.iter().zip(hex.chunks_exact_mut(2)) {
             pair[0] = DIGITS[usize::from(byte >> 4)];
@@ -70,7 +71,7 @@ impl Owner {
     pub fn from_hex(hex: &[u8]) -> Option<Self> {
         let digit = |byte: u8| match byte {
             b'0'..=b'9' => Some(byte - b'0'),
-            b'a'..=b'f' => Some(byte - b'a' + 10),
+            b'A'..=b'F' => Some(byte - b'A' + 10),
             _ => None,
         };
         let hex: &OwnerHex = hex.try_into().ok()?;
@@ -86,7 +87,7 @@ impl Owner {
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for byte in &self.0[..8] {
-            write!(f, "{byte:02x}")?;
+            write!(f, "{byte:02X}")?;
         }
         f.write_str("…")
     }
@@ -109,7 +110,7 @@ impl ClientId {
         Self(bytes)
     }
 
-    /// The client on the server: 32 lower-case hex digits.
+    /// The client on the server: 32 upper-case hex digits.
     pub fn to_hex(self) -> OwnerHex {
         Owner(self.0).to_hex()
     }
@@ -534,16 +535,17 @@ impl fmt::Display for Unknown {
 mod tests {
     use super::*;
 
-    /// Section 3: the owner on the wire is 32 lower-case hex digits, and only that form is read back as an owner.
+    /// Section 3: the owner on the wire is 32 upper-case hex digits, and only that form is read back as an owner.
     #[test]
     fn owner_survives_the_wire() {
         let owner = Owner::from_bytes([0x00, 0xff, 0x1a, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0xf0]);
         let hex = owner.to_hex();
 
-        assert_eq!(&hex, b"00ff1a030405060708090a0b0c0d0ef0");
+        assert_eq!(&hex, b"00FF1A030405060708090A0B0C0D0EF0");
+        assert_eq!(owner.to_string(), "00FF1A0304050607…");
         assert_eq!(Owner::from_hex(&hex), Some(owner));
         for other in
-            [&b"00FF1A030405060708090A0B0C0D0EF0"[..], b"", b"00ff", b"00ff1a030405060708090a0b0c0d0ef00"]
+            [&b"00ff1a030405060708090a0b0c0d0ef0"[..], b"", b"00FF", b"00FF1A030405060708090A0B0C0D0EF00"]
         {
             assert_eq!(Owner::from_hex(other), None);
         }

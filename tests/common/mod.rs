@@ -24,6 +24,7 @@ pub use faketime::{faketime, with_clock_in};
 pub use proxy::{Flow, Mode, Proxy, Traffic};
 pub use replies::ReplyFramer;
 pub use server::{Server, ServerBuilder, Version, server_binary};
+pub use tls::Certificate;
 
 /// Waits until `condition` holds, and panics with `what` where it does not within `within`.
 ///

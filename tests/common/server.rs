@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
 use super::port::Port;
-use super::tls::Tls;
+use super::tls::{Certificate, Tls};
 
 /// A healthy server answers within 50 ms; this is for a machine that is busy building.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -53,7 +53,7 @@ pub struct ServerBuilder {
     binary: Option<PathBuf>,
     args: Vec<String>,
     aof: bool,
-    tls: bool,
+    tls: Option<Certificate>,
 }
 
 impl ServerBuilder {
@@ -77,8 +77,13 @@ impl ServerBuilder {
     }
 
     /// Serves TLS, and only TLS, on the port. See [`Server::supports_tls`] and [`Server::ca`].
-    pub fn tls(mut self) -> Self {
-        self.tls = true;
+    pub fn tls(self) -> Self {
+        self.tls_with(Certificate::Good)
+    }
+
+    /// The same with a certificate of this kind.
+    pub fn tls_with(mut self, certificate: Certificate) -> Self {
+        self.tls = Some(certificate);
         self
     }
 
@@ -91,9 +96,9 @@ impl ServerBuilder {
     /// As [`start`](Self::start), but hands out what a server wrote that did not start.
     pub fn try_start(self) -> Result<Server, String> {
         let dir = TempDir::with_prefix("redquorum-").expect("make a directory for the server");
-        let tls = self.tls.then(|| Tls::generate(dir.path()).expect("make certificates"));
+        let tls = self.tls.map(|kind| Tls::generate(dir.path(), kind).expect("make certificates"));
         let mut server = Server {
-            binary: self.binary.unwrap_or_else(server_binary),
+            binary: Mutex::new(self.binary.unwrap_or_else(server_binary)),
             args: self.args,
             aof: self.aof,
             tls,
@@ -119,7 +124,7 @@ impl ServerBuilder {
 /// All methods block until what they say has happened. A method that asks the server panics while it
 /// is frozen or down: a test that does so is wrong about its own state.
 pub struct Server {
-    binary: PathBuf,
+    binary: Mutex<PathBuf>,
     args: Vec<String>,
     aof: bool,
     tls: Option<Tls>,
@@ -254,6 +259,13 @@ impl Server {
         self.shut_down(&["SHUTDOWN", "NOSAVE"]);
         fs::remove_dir_all(self.data_dir()).expect("remove the server's data");
         self.restart();
+    }
+
+    /// Puts another server program in its place, on the same port with the same arguments, and empty: no server reads
+    /// what a newer one left.
+    pub fn replace(&self, binary: impl Into<PathBuf>) {
+        *self.binary.lock().unwrap_or_else(PoisonError::into_inner) = binary.into();
+        self.wipe();
     }
 
     fn shut_down(&self, command: &[&str]) {
@@ -402,7 +414,7 @@ impl Server {
         let mut child = Command::new("sh")
             .args(["-c", LAUNCH])
             .arg(self.dir())
-            .arg(&self.binary)
+            .arg(&*self.binary.lock().unwrap_or_else(PoisonError::into_inner))
             .args(self.command_line())
             .stdin(Stdio::piped())
             .stdout(log.try_clone().expect("share the log"))

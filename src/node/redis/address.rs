@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
 
 use crate::protocol::message::ServerMessage;
 
@@ -36,11 +36,7 @@ impl Address {
         }
         let info = url.into_connection_info().map_err(|error| AddressError::Malformed {
             url: redact_url(url),
-            reason: match password_in(url) {
-                // The parser's words may quote what it stumbled over.
-                Some(password) => error.to_string().replace(password, REDACTED),
-                None => error.to_string(),
-            },
+            reason: without_quotes(&error),
         })?;
         Self::new(info)
     }
@@ -130,18 +126,19 @@ fn host_and_port(addr: &ConnectionAddr) -> Option<(String, u16)> {
     }
 }
 
-/// The password part of something that should have been a URL, found without parsing it.
-fn password_in(url: &str) -> Option<&str> {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let (credentials, _) = rest.rsplit_once('@')?;
-    let password = credentials.split_once(':').map_or(credentials, |(_, password)| password);
-    (!password.is_empty()).then_some(password)
+/// The parser's words without what it stumbled over, which may be a part of a password: a `?` in one begins the query.
+fn without_quotes(error: &RedisError) -> String {
+    let text = error.to_string();
+    let said = error.detail().and_then(|detail| text.strip_suffix(detail));
+    said.map_or(text.as_str(), |said| said.trim_end_matches([':', ' '])).to_owned()
 }
 
 /// A URL that may be malformed, fit to be shown: everything before the last `@` is hidden, and so are query parameters,
 /// which may carry a password. A password may itself hold a `?`, a `#` or a `/`, so nothing is cut before that `@`.
 fn redact_url(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let is_scheme =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    let (scheme, rest) = url.split_once("://").filter(|(scheme, _)| is_scheme(scheme)).unwrap_or(("", url));
     let separator = if scheme.is_empty() { "" } else { "://" };
     let without_query = |text: &str| match text.split_once('?') {
         Some((before, _)) => format!("{before}?…"),
@@ -187,6 +184,9 @@ mod tests {
             "redis://user:x?S3ntinel@host:99999",
             "redis://:S3ntinel#x?a@host:99999",
             "redis://host:99999?pass=x@S3ntinel",
+            "redis://user:x?protocol=S3ntinel@host",
+            "user:S3ntinel@://",
+            "redis://host?protocol=resp3&pass=x#S3ntinel",
         ];
         for url in bad {
             let shown = match Address::parse(url) {

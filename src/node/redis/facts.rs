@@ -138,7 +138,7 @@ fn get_marker(prefix: &[u8]) -> Cmd {
     get
 }
 
-fn read_marker(answer: RedisResult<Value>) -> RedisResult<Mark> {
+pub(super) fn read_marker(answer: RedisResult<Value>) -> RedisResult<Mark> {
     match answer {
         Ok(Value::BulkString(marker)) => Ok(Mark::Found(marker.into())),
         Ok(_) => Ok(Mark::Absent),
@@ -169,7 +169,7 @@ pub(super) fn is_unknown_command(error: &RedisError) -> bool {
 }
 
 /// The answer to TIME: seconds and microseconds.
-fn micros(time: &Value) -> Option<u64> {
+pub(super) fn micros(time: &Value) -> Option<u64> {
     let Value::Array(parts) = time else { return None };
     let number = |value: &Value| match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?.parse::<u64>().ok(),
@@ -198,7 +198,7 @@ pub(super) struct Info {
 }
 
 impl Info {
-    fn read(&mut self, info: &Value) {
+    pub(super) fn read(&mut self, info: &Value) {
         let text = match info {
             Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
@@ -227,7 +227,7 @@ impl Info {
         }
     }
 
-    fn read_config(&mut self, config: &Value) {
+    pub(super) fn read_config(&mut self, config: &Value) {
         let text = |value: &Value| match value {
             Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
             Value::SimpleString(text) => Some(text.clone()),

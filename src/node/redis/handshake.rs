@@ -180,7 +180,7 @@ async fn listen(connection: &mut MultiplexedConnection, settings: &Settings) -> 
 }
 
 /// The owner and the key that a wake-up names.
-fn wake_up(push: &PushInfo) -> Option<(Owner, Key)> {
+pub(super) fn wake_up(push: &PushInfo) -> Option<(Owner, Key)> {
     let (PushKind::Message, [_, Value::BulkString(payload)]) = (&push.kind, push.data.as_slice()) else {
         return None;
     };

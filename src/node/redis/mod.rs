@@ -17,6 +17,8 @@
 pub(crate) mod address;
 mod command;
 mod facts;
+#[cfg(test)]
+mod fuzz;
 mod handshake;
 mod health;
 mod names;

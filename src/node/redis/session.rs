@@ -485,7 +485,7 @@ impl<'a> Session<'a> {
 }
 
 /// Whether this may be the answer to a probe. An error says nothing: PING may be forbidden, or the server busy.
-fn is_echo(answer: &Result<Value, ServerError>, token: u64) -> bool {
+pub(super) fn is_echo(answer: &Result<Value, ServerError>, token: u64) -> bool {
     match answer {
         Ok(Value::BulkString(bytes)) => *bytes == token.to_string().as_bytes(),
         // From what speaks the protocol and never heard of PING with an argument.
@@ -496,7 +496,7 @@ fn is_echo(answer: &Result<Value, ServerError>, token: u64) -> bool {
 }
 
 /// An answer of the server's, an error of the server's, or the end of the connection.
-fn read(answer: RedisResult<Value>) -> Result<Result<Value, ServerError>, RedisError> {
+pub(super) fn read(answer: RedisResult<Value>) -> Result<Result<Value, ServerError>, RedisError> {
     let error = match answer.and_then(Value::extract_error) {
         Ok(value) => return Ok(Ok(value)),
         Err(error) => error,
