@@ -284,7 +284,7 @@ impl InvalidRequest {
 #[non_exhaustive]
 pub enum AcquireError {
     /// Somebody else holds the lock, or contenders split the votes. Try again later.
-    #[error("lock \"{key}\" is held by another: {report}")]
+    #[error("lock \"{key}\" {}: {report}", contended(report))]
     Held {
         /// The key on the servers.
         key: String,
@@ -627,6 +627,15 @@ impl ReleaseError {
             | Self::TakenOver { report, .. }
             | Self::Unconfirmed { report, .. } => report,
         }
+    }
+}
+
+/// Who stands in the way.
+fn contended(report: &Report) -> &'static str {
+    if report.is_split() {
+        "is wanted by several at a time, and none of them has a majority"
+    } else {
+        "is held by another"
     }
 }
 

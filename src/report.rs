@@ -287,6 +287,22 @@ impl Report {
         &self.nodes
     }
 
+    /// Whether nobody can have a majority, as far as the nodes told: contenders have split the votes.
+    pub(crate) fn is_split(&self) -> bool {
+        let named = self.holder().map_or(0, |most| {
+            self.count(
+                |outcome| matches!(outcome, Outcome::Held { holder: Some(holder), .. } if holder == most),
+            )
+        });
+        // Those who did not say may all be the same one's.
+        let untold = self.count(|outcome| match outcome {
+            Outcome::Held { holder, .. } => holder.is_none(),
+            Outcome::Granted | Outcome::NotOurs => false,
+            _ => true,
+        });
+        self.count(|outcome| matches!(outcome, Outcome::Held { .. })) > 0 && named + untold < self.needed
+    }
+
     fn count(&self, counts: impl Fn(&Outcome) -> bool) -> usize {
         self.nodes.iter().filter(|node| counts(&node.outcome)).count()
     }
@@ -389,6 +405,38 @@ impl fmt::Display for Outcome {
             Self::NotSent(reason) => f.write_str(reason),
             Self::Unknown(reason) => f.write_str(reason),
             Self::Pending => f.write_str("not waited for"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Votes are split only where no one can have a majority, whatever the nodes that did not say would say.
+    #[test]
+    fn votes_are_split_where_nobody_can_have_a_majority() {
+        let held =
+            |holder: Option<&str>| Outcome::Held { holder: holder.map(str::to_owned), remaining: None };
+        let (granted, a, b, unnamed) = (Outcome::Granted, held(Some("a")), held(Some("b")), held(None));
+        let pending = Outcome::Pending;
+        for (outcomes, split) in [
+            ([&granted, &granted, &a, &a, &b], true),
+            ([&granted, &a, &a, &a, &granted], false),
+            ([&granted, &granted, &a, &a, &pending], false),
+            ([&granted, &granted, &a, &a, &unnamed], false),
+            ([&granted, &granted, &a, &b, &unnamed], true),
+            ([&granted, &granted, &granted, &granted, &granted], false),
+            ([&pending, &pending, &pending, &pending, &pending], false),
+        ] {
+            let node = |outcome: &&Outcome| NodeReport {
+                address: "node".into(),
+                outcome: (*outcome).clone(),
+                elapsed: Duration::ZERO,
+            };
+            let report = Report { needed: 3, nodes: outcomes.iter().map(node).collect() };
+
+            assert_eq!(report.is_split(), split, "{report}");
         }
     }
 }
