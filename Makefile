@@ -48,6 +48,10 @@ bench-protocol: ## Measure the protocol alone, without servers
 bench-docs: bench bench-peers ## Measure everything, and refresh docs/benchmarks.md and its plots
 	@$(bench_run) --bin report
 
+.PHONY: mutants
+mutants: ## Change the protocol in every small way and see whether a test notices: hours; SHARD=0/10 for a part
+	scripts/mutants.sh $(SHARD)
+
 .PHONY: compose-test
 compose-test: ## Bring the five nodes of docker-compose.yml up, check them, take them down
 	@scripts/compose-test.sh

@@ -87,6 +87,17 @@ mod tests {
         assert!(backoff.next(Cause::Unavailable, 0) >= ms(125), "never a busy loop");
     }
 
+    /// Unavailable: from half of an upper bound to all of it, which doubles.
+    #[test]
+    fn unavailable_grows_from_half_the_bound() {
+        let (mut shortest, mut longest) = (Backoff::new(ms(20), ms(250)), Backoff::new(ms(20), ms(250)));
+        for upper in [20, 40, 80, 160, 250, 250].map(ms) {
+            assert_eq!(shortest.next(Cause::Unavailable, 0), upper / 2);
+            let pause = longest.next(Cause::Unavailable, u64::MAX);
+            assert!(pause < upper && pause > upper - ms(1), "{pause:?}");
+        }
+    }
+
     /// Split: short, from zero on, so that one of two contenders is clearly first.
     #[test]
     fn split_is_short() {

@@ -508,6 +508,26 @@ mod tests {
         assert!(!doubt.is_clear());
     }
 
+    /// What a node names to us may be there for a TTL, and nothing is on its way.
+    #[test]
+    fn named_owner_may_be_there() {
+        let doubt = Doubt::named(at(7), ttl());
+
+        assert!(doubt.is_written() && doubt.is_answered() && !doubt.is_clear());
+        assert!(doubt.is_settled_by(C1, &Reply::Absent));
+        assert_eq!(debt(doubt, 1).ends(), at(7 + 10_000 + 102 + 1_000));
+    }
+
+    /// What another process handed on may also still be on its way: only "deleted" settles it.
+    #[test]
+    fn owed_owner_may_be_on_its_way() {
+        let doubt = Doubt::owed(at(7), ttl());
+
+        assert!(doubt.is_written() && !doubt.is_answered() && !doubt.is_clear());
+        assert!(doubt.is_settled_by(C1, &Reply::Granted) && !doubt.is_settled_by(C1, &Reply::Absent));
+        assert_eq!(debt(doubt, 1).ends(), at(7 + 10_000 + 102 + 1_000));
+    }
+
     /// Rule 4: repeated with growing pauses, and no longer than last send + TTL + margin.
     #[test]
     fn repeats_with_growing_pauses_until_its_end() {
@@ -555,6 +575,7 @@ mod tests {
             settled += 1;
         }
         assert_eq!((settled, ledger.open()), (9, 1), "the probe itself is still in flight");
+        assert_eq!(ledger.settled(), Settled { answered: 9, ..Settled::default() });
     }
 
     /// Nobody says that a full node has room again, so it is tried soon: a key left there meanwhile stands in the way

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Changes the protocol in every small way that can be thought of, one at a time, and looks whether a test notices.
+#
+#   scripts/mutants.sh            all of them: some hours
+#   scripts/mutants.sh 1/10       every tenth, beginning with the second
+#
+# The protocol depends on nothing, so a package of it alone is made in target/mutants, which is built in seconds. First
+# the unit tests look at each change, then enumeration and simulation at those that they missed. What nobody noticed is
+# printed in the end, and belongs into docs/testing.md with a reason, or deserves a test.
+
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+shard=${1:-0/1}
+package=target/mutants/package
+output=target/mutants/of-${shard/\//-}
+
+command -v cargo-mutants >/dev/null || {
+    echo "cargo-mutants is missing: cargo install cargo-mutants --locked" >&2
+    exit 1
+}
+
+mkdir -p "$package/src/node" "$package/tests"
+cat >"$package/Cargo.toml" <<END
+[package]
+name = "redquorum"
+version = "0.0.0"
+edition = "2024"
+
+[features]
+runtime = []
+testing = []
+metrics = []
+serde = []
+
+[workspace]
+
+[profile.mutants]
+inherits = "test"
+opt-level = 1
+debug = "none"
+END
+rm -rf "$package"/src/protocol "$package"/src/node/* "$package"/tests/*
+cp src/lib.rs "$package/src/"
+cp -r src/protocol "$package/src/"
+cp -r src/node/mod.rs src/node/store.rs src/node/store "$package/src/node/"
+cp -r tests/exhaustive.rs tests/simulation "$package/tests/"
+
+# Text for people is no decision.
+mutants() {
+    cargo mutants --dir "$package" --output "$output" --iterate --shard "$shard" --profile mutants --baseline=skip --timeout 60 \
+        --file 'src/protocol/**/*.rs' --exclude 'src/protocol/**/tests.rs' --exclude 'src/protocol/**/tests/*.rs' \
+        --exclude-re 'impl (fmt::)?(Debug|Display) for' --colors never "$@" || [ $? -le 3 ]
+}
+
+mutants -- --lib
+REDQUORUM_SEEDS=${REDQUORUM_SEEDS:-3000} mutants -- --test exhaustive --test simulation
+
+echo
+echo "not noticed:"
+cat "$output/mutants.out/missed.txt"
