@@ -305,3 +305,56 @@ async fn guards_of_panicking_and_aborted_tasks_release() {
     cluster.no_key("unwound", SETTLED).await;
     cluster.no_key("aborted", SETTLED).await;
 }
+
+/// Calls that go out together, each with another answer, get each its own: granted, held by whom, an error of its own, and a
+/// second form where a server forgot its scripts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_sent_together_find_their_own_answers() {
+    const KEYS: usize = 120;
+    let cluster = Cluster::start(3);
+    let redlock = client(cluster.urls()).await;
+    for key in 0..KEYS {
+        let (name, other) = (format!("k{key}"), format!("other{key}"));
+        for server in cluster.iter() {
+            match key % 3 {
+                0 => {}
+                1 => drop(server.command(&["SET", &name, &other])),
+                _ => drop(server.command(&["RPUSH", &name, "no lock"])),
+            }
+        }
+    }
+
+    // All in one turn of the runtime, more than fit into one request.
+    let attempts = (0..KEYS).map(|key| redlock.lock(format!("k{key}")).no_wait().into_future());
+    let mut guards = Vec::new();
+    for (key, result) in futures::future::join_all(attempts).await.into_iter().enumerate() {
+        match (key % 3, result) {
+            (0, Ok(guard)) => {
+                assert_eq!(guard.key(), format!("k{key}").as_bytes());
+                guards.push(guard);
+            }
+            (1, Err(error)) => {
+                assert_eq!(error.holder(), Some(format!("\"other{key}\"").as_str()), "{error}")
+            }
+            (2, Err(_)) => {}
+            (_, other) => panic!("k{key}: {other:?}"),
+        }
+    }
+    for guard in &guards {
+        let name = String::from_utf8_lossy(guard.key()).into_owned();
+        assert!(quorum_value(&cluster, &name).is_some(), "{name} is held");
+    }
+
+    cluster.iter().for_each(|server| drop(server.command(&["SCRIPT", "FLUSH"])));
+    for released in futures::future::join_all(guards.into_iter().map(|guard| guard.release())).await {
+        released.expect("every node confirms, by text where the digest is unknown");
+    }
+    for key in 0..KEYS {
+        let name = format!("k{key}");
+        match key % 3 {
+            0 => cluster.no_key(&name, SETTLED).await,
+            1 => assert!(cluster.iter().all(|server| server.get(&name) == Some(format!("other{key}")))),
+            _ => assert!(cluster.iter().all(|server| server.exists(&name)), "{name} is not ours to delete"),
+        }
+    }
+}
