@@ -28,11 +28,11 @@ async fn in_line<N: IntoNode>(nodes: impl IntoIterator<Item = N>) -> Redlock {
 async fn until_waiting(redlock: &Redlock, count: u32) {
     let started = Instant::now();
     loop {
-        let waiting = redlock.inspect(KEY).await.expect("a key").waiting();
-        if waiting == count {
+        let found = redlock.inspect(KEY).await.expect("a key");
+        if found.waiting() == count {
             return;
         }
-        assert!(started.elapsed() < Duration::from_secs(60), "{waiting} of {count} wait");
+        assert!(started.elapsed() < Duration::from_secs(60), "not {count} wait: {found}");
         tokio::time::sleep(ms(20)).await;
     }
 }
