@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use clients::{SLACK, all_vote, builder, keys_left, ms};
+use clients::{SLACK, builder, client, held_on_all, keys_left, ms, until_waiting};
 use common::{Cluster, Server, eventually};
-use redquorum::{LockGuard, Redlock};
+use redquorum::LockGuard;
 
 const KEY: &str = "in-line";
 
@@ -24,26 +24,6 @@ impl Witness {
         tokio::time::sleep(hold).await;
         assert_eq!(self.0.fetch_sub(1, Ordering::SeqCst), 1, "two holders at a time");
         guard.release().await.expect("released");
-    }
-}
-
-/// A client whose acquires wait in line, with all nodes connected.
-async fn waiting_in_line<N: redquorum::IntoNode>(nodes: impl IntoIterator<Item = N>) -> Redlock {
-    let redlock = builder(nodes).build().await.expect("a quorum of nodes");
-    all_vote(&redlock).await;
-    redlock
-}
-
-/// How many wait, over all servers.
-async fn waiting(redlock: &Redlock) -> u32 {
-    redlock.inspect(KEY).await.expect("a key").waiting()
-}
-
-async fn until_waiting(redlock: &Redlock, count: u32) {
-    let started = Instant::now();
-    while waiting(redlock).await != count {
-        assert!(started.elapsed() < Duration::from_secs(30), "{} wait", waiting(redlock).await);
-        tokio::time::sleep(ms(5)).await;
     }
 }
 
@@ -93,7 +73,7 @@ async fn contenders_never_overlap() {
     let cluster = Cluster::start(5);
     let (witness, mut tasks) = (Witness::default(), Vec::new());
     for _ in 0..4 {
-        let redlock = waiting_in_line(cluster.urls()).await;
+        let redlock = client(cluster.urls()).await;
         for _ in 0..2 {
             let (redlock, witness) = (redlock.clone(), witness.clone());
             tasks.push(tokio::spawn(async move {
@@ -115,7 +95,7 @@ async fn hand_overs_survive_killed_connections_and_flushed_scripts() {
     let cluster = Arc::new(Cluster::start(3));
     let (witness, mut tasks) = (Witness::default(), Vec::new());
     for _ in 0..2 {
-        let (redlock, witness) = (waiting_in_line(cluster.urls()).await, witness.clone());
+        let (redlock, witness) = (client(cluster.urls()).await, witness.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..60 {
                 let asked = Instant::now();
@@ -147,7 +127,7 @@ async fn hand_overs_survive_killed_connections_and_flushed_scripts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_holder_is_outlived_by_its_ttl_only() {
     let cluster = Cluster::start(5);
-    let redlock = waiting_in_line(cluster.urls()).await;
+    let redlock = client(cluster.urls()).await;
     let holder = Process::start(&cluster, "holds");
     eventually(Duration::from_secs(10), "the other process holds", || keys_left(&cluster) == 5).await;
     let waiter = tokio::spawn(redlock.lock(KEY).into_future());
@@ -169,12 +149,12 @@ async fn a_killed_holder_is_outlived_by_its_ttl_only() {
 async fn stopped_and_killed_processes_are_passed_over() {
     for (waiters, signal) in [(5, rustix::process::Signal::STOP), (1_000, rustix::process::Signal::KILL)] {
         let cluster = Cluster::start(5);
-        let redlock = waiting_in_line(cluster.urls()).await;
-        let holder = redlock.acquire(KEY).await.expect("free");
+        let redlock = client(cluster.urls()).await;
+        let holder = held_on_all(&redlock, KEY).await;
         let others = Process::start(&cluster, &waiters.to_string());
-        until_waiting(&redlock, waiters).await;
+        until_waiting(&redlock, KEY, waiters).await;
         let waiter = tokio::spawn(redlock.lock(KEY).into_future());
-        until_waiting(&redlock, waiters + 1).await;
+        until_waiting(&redlock, KEY, waiters + 1).await;
         others.signal(signal);
         tokio::time::sleep(ms(50)).await;
 
@@ -198,10 +178,10 @@ async fn forbidden_channels_are_made_up_for() {
     }
     let urls: Vec<_> =
         cluster.iter().map(|server| server.url_with(Some("deaf"), Some("secret"), 0)).collect();
-    let (one, two) = (waiting_in_line(urls.clone()).await, waiting_in_line(urls).await);
-    let holder = one.acquire(KEY).await.expect("free");
+    let (one, two) = (client(urls.clone()).await, client(urls).await);
+    let holder = held_on_all(&one, KEY).await;
     let waiter = tokio::spawn(two.lock(KEY).into_future());
-    until_waiting(&one, 1).await;
+    until_waiting(&one, KEY, 1).await;
     tokio::time::sleep(ms(200)).await;
 
     let released = Instant::now();
@@ -216,10 +196,10 @@ async fn forbidden_channels_are_made_up_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lines_node_may_die_and_come_back() {
     let cluster = Cluster::start(3);
-    let (one, two) = (waiting_in_line(cluster.urls()).await, waiting_in_line(cluster.urls()).await);
-    let holder = one.acquire(KEY).await.expect("free");
+    let (one, two) = (client(cluster.urls()).await, client(cluster.urls()).await);
+    let holder = held_on_all(&one, KEY).await;
     let waiter = tokio::spawn(two.lock(KEY).into_future());
-    until_waiting(&one, 1).await;
+    until_waiting(&one, KEY, 1).await;
     let seen = one.inspect(KEY).await.expect("a key");
     let keeps = |node: &redquorum::NodeInspection| node.state.as_ref().is_ok_and(|state| state.waiting > 0);
     let line = seen.nodes().iter().position(keeps).expect("a line");
@@ -247,9 +227,9 @@ async fn grants_follow_the_order_of_arrival() {
     let cluster = Cluster::start(5);
     let mut clients = Vec::new();
     for _ in 0..4 {
-        clients.push(waiting_in_line(cluster.urls()).await);
+        clients.push(client(cluster.urls()).await);
     }
-    let holder = clients[0].acquire(KEY).await.expect("free");
+    let holder = held_on_all(&clients[0], KEY).await;
     let (order, mut waiters) = (Arc::new(std::sync::Mutex::new(Vec::new())), Vec::new());
     for turn in 0..40_u32 {
         let (lock, order) = (clients[turn as usize * 7 % 4].lock(KEY).into_future(), order.clone());
@@ -258,7 +238,7 @@ async fn grants_follow_the_order_of_arrival() {
             order.lock().expect("a lock").push(turn);
             guard.release().await.expect("released");
         }));
-        until_waiting(&clients[0], turn + 1).await;
+        until_waiting(&clients[0], KEY, turn + 1).await;
     }
 
     holder.release().await.expect("released");
@@ -273,15 +253,15 @@ async fn grants_follow_the_order_of_arrival() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_old_protocol_looks_instead() {
     let cluster = Cluster::start_with(3, |_| Server::builder().args(["--rename-command", "HELLO", ""]));
-    let (one, two) = (waiting_in_line(cluster.urls()).await, waiting_in_line(cluster.urls()).await);
-    let holder = one.acquire(KEY).await.expect("free");
+    let (one, two) = (client(cluster.urls()).await, client(cluster.urls()).await);
+    let holder = held_on_all(&one, KEY).await;
     let waiters: Vec<_> = (0..4)
         .map(|_| {
             let lock = two.lock(KEY).into_future();
             tokio::spawn(async move { lock.await.expect("a turn").release().await })
         })
         .collect();
-    until_waiting(&one, 4).await;
+    until_waiting(&one, KEY, 4).await;
 
     let released = Instant::now();
     holder.release().await.expect("released");
@@ -297,17 +277,17 @@ async fn the_old_protocol_looks_instead() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropped_and_closed_waiters_pass_the_lock_on() {
     let cluster = Cluster::start(5);
-    let (one, two) = (waiting_in_line(cluster.urls()).await, waiting_in_line(cluster.urls()).await);
+    let (one, two) = (client(cluster.urls()).await, client(cluster.urls()).await);
     let mut claimed = 0;
     for micros in (0..1_200).step_by(40) {
-        let gone = waiting_in_line(cluster.urls()).await;
-        let holder = one.acquire(KEY).await.expect("free");
+        let gone = client(cluster.urls()).await;
+        let holder = held_on_all(&one, KEY).await;
         // Whoever has the lock before it is dropped or closed, gives it back at once.
         let lock = gone.lock(KEY).into_future();
         let first = tokio::spawn(async move { lock.await.map(drop).is_ok() });
-        until_waiting(&one, 1).await;
+        until_waiting(&one, KEY, 1).await;
         let second = tokio::spawn(two.lock(KEY).into_future());
-        until_waiting(&one, 2).await;
+        until_waiting(&one, KEY, 2).await;
 
         let released = Instant::now();
         let release = tokio::spawn(holder.release());

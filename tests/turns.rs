@@ -11,31 +11,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use clients::{SLACK, SOON, all_vote, builder, keys_left, ms, resident, scripts};
+use clients::{
+    SLACK, SOON, all_vote, builder, client, held_on_all, keys_left, ms, resident, scripts, until_waiting,
+};
 use common::{Cluster, eventually};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use redquorum::{IntoNode, Redlock};
+use redquorum::Redlock;
 
 const KEY: &str = "turns";
-
-async fn in_line<N: IntoNode>(nodes: impl IntoIterator<Item = N>) -> Redlock {
-    let redlock = builder(nodes).build().await.expect("a quorum of nodes");
-    all_vote(&redlock).await;
-    redlock
-}
-
-async fn until_waiting(redlock: &Redlock, count: u32) {
-    let started = Instant::now();
-    loop {
-        let found = redlock.inspect(KEY).await.expect("a key");
-        if found.waiting() == count {
-            return;
-        }
-        assert!(started.elapsed() < Duration::from_secs(60), "not {count} wait: {found}");
-        tokio::time::sleep(ms(20)).await;
-    }
-}
 
 /// Where the line for the key is kept.
 async fn line_node(redlock: &Redlock) -> usize {
@@ -52,12 +36,12 @@ fn at(sorted: &[Duration], share: f64) -> Duration {
 #[tokio::test]
 async fn idle_waiters_look_once_a_second() {
     let cluster = Cluster::start(5);
-    let clients = [in_line(cluster.urls()).await, in_line(cluster.urls()).await];
-    let holder = clients[0].acquire(KEY).await.expect("free");
+    let clients = [client(cluster.urls()).await, client(cluster.urls()).await];
+    let holder = held_on_all(&clients[0], KEY).await;
     let waiters: Vec<_> = (0..20)
         .map(|waiter| tokio::spawn(clients[waiter % 2].lock(KEY).wait_forever().into_future()))
         .collect();
-    until_waiting(&clients[0], 20).await;
+    until_waiting(&clients[0], KEY, 20).await;
     let line = line_node(&clients[0]).await;
     // Those who have just entered may still be about to look for themselves.
     tokio::time::sleep(ms(1_000)).await;
@@ -77,15 +61,15 @@ async fn idle_waiters_look_once_a_second() {
 #[tokio::test]
 async fn a_wiped_line_node_causes_no_storm() {
     let cluster = Cluster::start(5);
-    let redlock = in_line(cluster.urls()).await;
-    let holder = redlock.acquire(KEY).await.expect("free");
+    let redlock = client(cluster.urls()).await;
+    let holder = held_on_all(&redlock, KEY).await;
     let waiters: Vec<_> = (0..4)
         .map(|_| {
             let lock = redlock.lock(KEY).wait_forever().into_future();
             tokio::spawn(async move { lock.await.expect("a turn").release().await })
         })
         .collect();
-    until_waiting(&redlock, 4).await;
+    until_waiting(&redlock, KEY, 4).await;
     let line = line_node(&redlock).await;
 
     cluster[line].command(&["DEL", KEY]);
@@ -192,7 +176,7 @@ fn simultaneous_starts(rounds: usize) -> Vec<Duration> {
                 let runtime =
                     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
                 runtime.block_on(async {
-                    let redlock = in_line(urls).await;
+                    let redlock = client(urls).await;
                     let mut firsts = Vec::new();
                     for round in 0..rounds {
                         let key = format!("start-{round}");
@@ -255,9 +239,9 @@ fn simultaneous_starts_find_a_holder_200_times() {
 /// So many waiters for one key in one process, with the memory each takes and, of the first turns, the median hand-over.
 async fn crowd(waiters: usize) -> (u64, Duration) {
     let cluster = Cluster::start(5);
-    let redlock = in_line(cluster.urls()).await;
-    let other = in_line(cluster.urls()).await;
-    let holder = other.acquire(KEY).await.expect("free");
+    let redlock = client(cluster.urls()).await;
+    let other = client(cluster.urls()).await;
+    let holder = held_on_all(&other, KEY).await;
     let enter = || {
         let lock = redlock.lock(KEY).wait_forever().into_future();
         tokio::spawn(async move {
@@ -273,7 +257,7 @@ async fn crowd(waiters: usize) -> (u64, Duration) {
     let (mut turns, mut before) = (Vec::with_capacity(waiters), 0);
     while turns.len() < waiters {
         turns.extend((0..(waiters / 20).max(1)).map(|_| enter()));
-        until_waiting(&other, turns.len() as u32).await;
+        until_waiting(&other, KEY, turns.len() as u32).await;
         if turns.len() == waiters / 10 {
             before = resident();
         }

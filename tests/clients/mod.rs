@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use redquorum::{IntoNode, LockGuard, Outcome, Redlock, RedlockBuilder, Report};
 
-use crate::common::{Cluster, Server};
+use crate::common::{Cluster, Server, eventually};
 
 /// Long enough for a healthy server on a busy machine, short against every TTL here.
 pub const REPLY: Duration = Duration::from_millis(200);
@@ -42,6 +42,28 @@ pub async fn client<N: IntoNode>(nodes: impl IntoIterator<Item = N>) -> Redlock 
     // The others are given a moment by `build`, which on a busy machine may not be enough.
     all_vote(&redlock).await;
     redlock
+}
+
+/// A lock that every node carries. One that is held may still be on its way to some of them; whoever asks such a node first is
+/// given its vote, and stands in no line.
+pub async fn held_on_all(redlock: &Redlock, key: &str) -> LockGuard {
+    let guard = redlock.acquire(key).await.expect("free");
+    let carried = || guard.report().granted() == guard.report().nodes().len();
+    eventually(SOON, "every node carries the lock", carried).await;
+    guard
+}
+
+/// Waits until so many stand in line for a key, over all nodes.
+pub async fn until_waiting(redlock: &Redlock, key: &str, count: u32) {
+    let started = Instant::now();
+    loop {
+        let found = redlock.inspect(key).await.expect("a key");
+        if found.waiting() == count {
+            return;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "not {count} wait: {found}");
+        tokio::time::sleep(ms(5)).await;
+    }
 }
 
 /// Waits until every node grants.

@@ -301,7 +301,8 @@ async fn a_waiter_gets_in_when_another_kind_of_client_releases() {
                 tokio::time::sleep(ms(2)).await;
             }
             if waiting.is_finished() {
-                // On a machine that stood still, the other's lock ran out before anybody stood in line for it.
+                // The other's lock was still on its way to the line's node, which gave its vote: who has that stands in no
+                // line. Or the machine stood still, and the lock ran out.
                 let _ = waiting.await.expect("no panic");
                 other.release().await;
                 continue;
