@@ -156,6 +156,8 @@ impl RedlockBuilder {
 
     /// Adds a node: `redis://[user:password@]host[:port][/db]`, `rediss://…` for TLS (feature `tls`),
     /// `redis+unix:///path/to/socket?db=0`, or connection info of the `redis` crate. A wrong address is told by
+    /// [`RedlockBuilder::build`].
+    ///
     /// ```
     /// # use std::time::Duration;
     /// # use redquorum::Redlock;
@@ -164,8 +166,6 @@ impl RedlockBuilder {
     ///     .node("redis://10.0.0.2")
     ///     .node("redis+unix:///run/redis/locks.sock");
     /// ```
-    ///
-    /// [`RedlockBuilder::build`].
     pub fn node(mut self, node: impl IntoNode) -> Self {
         self.nodes.push(node.into_node());
         self

@@ -307,6 +307,8 @@ impl Redlock {
     }
 
     /// How many outcomes of this client are known to be open at present, as the other face's
+    /// [`open_debts`](crate::Redlock::open_debts) tells. Does not block.
+    ///
     /// ```no_run
     /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
@@ -314,8 +316,6 @@ impl Redlock {
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// [`open_debts`](crate::Redlock::open_debts) tells. Does not block.
     pub fn open_debts(&self) -> usize {
         self.inner.open_debts()
     }

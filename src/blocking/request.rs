@@ -94,6 +94,8 @@ impl LockRequest {
     }
 
     /// Keeps the lock alive in the background until its guard is released or dropped, as
+    /// [`keep_alive`](crate::LockRequest::keep_alive) of the other face does.
+    ///
     /// ```no_run
     /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
@@ -101,8 +103,6 @@ impl LockRequest {
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// [`keep_alive`](crate::LockRequest::keep_alive) of the other face does.
     pub fn keep_alive(mut self) -> Self {
         self.inner = self.inner.keep_alive();
         self
