@@ -7,6 +7,7 @@
 //! A hung server never errors a connection: hence the limits of silence here.
 
 use std::collections::BTreeMap;
+use std::iter::once;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
@@ -280,10 +281,15 @@ impl<'a> Session<'a> {
             match answers {
                 Ok(answers) if answers.len() == calls.len() => {
                     let at = self.heard(since);
-                    for (call, answer) in calls.zip(answers) {
+                    let mut answered = calls.zip(answers);
+                    while let Some((call, answer)) = answered.next() {
                         match read(Ok(answer)) {
                             Ok(answer) => self.call_answered(call, answer, at, cx),
-                            Err(error) => return self.lost([call.0], &error.to_string()),
+                            Err(error) => {
+                                let rest = answered.map(|(call, _)| call);
+                                let calls = once(call).chain(rest).map(|(call, _)| call);
+                                return self.lost(calls, &error.to_string());
+                            }
                         }
                     }
                 }

@@ -175,19 +175,17 @@ impl Wire {
 
     /// Hands a call to the connection.
     pub(super) fn send(&mut self, call: Call, cx: &mut Context<'_>) {
-        let form = call.request().map(|Request { operation, .. }| command::form(operation, self.abilities));
-        if let Some(form) = form {
+        if let Some(form) = self.form(&call) {
             self.send_as(form, call, cx);
         }
     }
 
     /// Hands a call to the connection in this form.
     pub(super) fn send_as(&mut self, form: Form, call: Call, cx: &mut Context<'_>) {
-        let (mut place, mut command) = self.place();
+        let (place, mut command) = self.place();
         if let Some(Request { operation, .. }) = call.request() {
             command::encode(&mut command, operation, form, &self.prefix);
-            place.send(command, cx);
-            self.fly(place, Work::Call { call, form });
+            self.fly(place, command, Work::Call { call, form }, cx);
         }
     }
 
@@ -199,25 +197,22 @@ impl Wire {
         (call, index): (u64, usize),
         cx: &mut Context<'_>,
     ) {
-        let (mut place, mut command) = self.place();
+        let (place, mut command) = self.place();
         command::encode(&mut command, operation, form, &self.prefix);
-        place.send(command, cx);
-        self.fly(place, Work::Part { call, index, form });
+        self.fly(place, command, Work::Part { call, index, form }, cx);
     }
 
     /// Asks for an echo.
     pub(super) fn send_probe(&mut self, token: u64, cx: &mut Context<'_>) {
-        let (mut place, mut command) = self.place();
+        let (place, mut command) = self.place();
         command.clear();
         command.arg("PING").arg(token);
-        place.send(command, cx);
-        self.fly(place, Work::Probe { token });
+        self.fly(place, command, Work::Probe { token }, cx);
     }
 
     /// Adds a call to those that are sent next, by [`Wire::send_added`].
     pub(super) fn add(&mut self, call: Call) {
-        let form = call.request().map(|Request { operation, .. }| command::form(operation, self.abilities));
-        if let Some(form) = form {
+        if let Some(form) = self.form(&call) {
             self.added.push((call, form));
         }
     }
@@ -254,7 +249,13 @@ impl Wire {
         (place, command)
     }
 
-    fn fly(&mut self, place: Place, work: Work) {
+    /// The form in which a call goes; none where it was answered already.
+    fn form(&self, call: &Call) -> Option<Form> {
+        call.request().map(|Request { operation, .. }| command::form(operation, self.abilities))
+    }
+
+    fn fly(&mut self, mut place: Place, command: Cmd, work: Work, cx: &mut Context<'_>) {
+        place.send(command, cx);
         self.flights.push_back(Flight::One { place, work, since: TokioInstant::now() });
     }
 
