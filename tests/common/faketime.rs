@@ -26,3 +26,11 @@ pub fn with_clock_in<'c>(command: &'c mut Command, library: &Path, clock: &Path)
     command.env("FAKETIME_TIMESTAMP_FILE", clock).env("FAKETIME_NO_CACHE", "1");
     command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1")
 }
+
+/// Moves the clock in a file by so many seconds from then on.
+pub fn set_clock(clock: &Path, seconds: f64) {
+    // Whole at any moment: the file is read while it is written.
+    let next = clock.with_extension("next");
+    std::fs::write(&next, format!("{seconds:+.3}\n")).expect("a file for the clock");
+    std::fs::rename(next, clock).expect("a file for the clock");
+}

@@ -20,7 +20,7 @@ mod tls;
 use std::time::{Duration, Instant};
 
 pub use cluster::Cluster;
-pub use faketime::{faketime, with_clock_in};
+pub use faketime::{faketime, set_clock, with_clock_in};
 pub use proxy::{Flow, Mode, Proxy, Traffic};
 pub use replies::ReplyFramer;
 pub use server::{Server, ServerBuilder, Version, server_binary};

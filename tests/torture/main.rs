@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use checker::{Findings, check};
-use common::faketime;
 use nodes::Nodes;
 use page::Figure;
 use storm::Aftermath;

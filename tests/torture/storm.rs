@@ -14,10 +14,10 @@ use rand::{RngExt, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::checker::Lives;
-use super::common::{Mode, Proxy};
+use super::common::{Mode, Proxy, faketime, set_clock, with_clock_in};
 use super::history::{Fault, Kind, Nanos, Target, now};
 use super::nodes::{NODES, Nodes};
-use super::{TTL, faketime, ms};
+use super::{TTL, ms};
 
 pub const CLIENTS: usize = 4;
 
@@ -107,12 +107,8 @@ impl Storm {
         command.stderr(errors);
         if let Some(library) = faketime() {
             let clock = self.clock(place);
-            fs::write(&clock, "+0\n").expect("a file for the clock");
-            command
-                .env("LD_PRELOAD", library)
-                .env("FAKETIME_TIMESTAMP_FILE", clock)
-                .env("FAKETIME_NO_CACHE", "1");
-            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
+            set_clock(&clock, 0.0);
+            with_clock_in(&mut command, &library, &clock);
         }
         let client = Client { child: command.spawn().expect("a client"), born: now() };
         if place < self.clients.len() {
@@ -199,9 +195,7 @@ impl Storm {
             }
             _ => {
                 let step = self.random.random_range(-STEP..=STEP) as f64 / 1_000.0;
-                let (clock, next) = (self.clock(place), self.folder.join("next-clock"));
-                fs::write(&next, format!("{step:+.3}\n")).expect("a file for the clock");
-                fs::rename(next, clock).expect("a file for the clock");
+                set_clock(&self.clock(place), step);
             }
         }
     }
