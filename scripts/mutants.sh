@@ -2,7 +2,7 @@
 # Changes the protocol in every small way that can be thought of, one at a time, and looks whether a test notices.
 #
 #   scripts/mutants.sh            all of them: some hours
-#   scripts/mutants.sh 1/10       every tenth, beginning with the second
+#   scripts/mutants.sh 1/10       the second of ten parts
 #
 # The protocol depends on nothing, so a package of it alone is made in target/mutants, which is built in seconds. First
 # the unit tests look at each change, then enumeration and simulation at those that they missed. What nobody noticed is
