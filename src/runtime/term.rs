@@ -112,13 +112,14 @@ impl Watched {
     /// Who was told a little early that the lock is lost must not see it come back: no extension that is confirmed after
     /// this changes it.
     fn end_at(&self, deadline: Instant, lost: Lost) -> Option<Lost> {
-        match *self.lock() {
-            Some(Term::Until(validity, _)) if validity.until() > deadline => return None,
-            Some(Term::Over(earlier)) => return Some(earlier),
-            _ => {}
+        let term = self.change(|current| match current {
+            Some(Term::Until(validity, _)) if validity.until() > deadline => current,
+            _ => Some(Term::Over(lost)),
+        });
+        match term {
+            Some(Term::Over(lost)) => Some(lost),
+            _ => None,
         }
-        self.over(lost);
-        Some(lost)
     }
 
     /// Whether the holder was told that its time is over, which only it knows.
@@ -126,16 +127,25 @@ impl Watched {
         matches!(*self.lock(), Some(Term::Over(Lost::Expired | Lost::HeldOut)))
     }
 
-    /// What is over stays over, for the first reason.
     fn set(&self, term: Term) {
+        self.change(|_| Some(term));
+    }
+
+    /// Gives the term another value, and tells those who watch. What is over stays over, for the first reason. Returns the
+    /// term as it is then.
+    fn change(&self, next: impl FnOnce(Option<Term>) -> Option<Term>) -> Option<Term> {
         let mut current = self.lock();
-        if *current == Some(term) || matches!(*current, Some(Term::Over(_))) {
-            return;
+        if matches!(*current, Some(Term::Over(_))) {
+            return *current;
         }
-        *current = Some(term);
-        if let Some(watchers) = self.watchers.get() {
-            watchers.send_replace(*current);
+        let next = next(*current);
+        if next != *current {
+            *current = next;
+            if let Some(watchers) = self.watchers.get() {
+                watchers.send_replace(next);
+            }
         }
+        next
     }
 
     /// Until when the holder may act, as far as is known now; `None` once it is over.
@@ -160,7 +170,8 @@ impl Watched {
         self: &Arc<Self>,
         alarm: Arc<Alarm>,
     ) -> impl Future<Output = Lost> + Send + Sync + use<> + 'static {
-        let watched = self.clone();
+        // Of the guard it keeps nothing alive.
+        let watched = Arc::downgrade(self);
         let mut term = {
             let current = self.lock();
             self.watchers.get_or_init(|| watch::Sender::new(*current)).subscribe()
@@ -177,9 +188,12 @@ impl Watched {
                     changed = term.changed() => if changed.is_err() {
                         return Lost::Released;
                     },
-                    () = alarm.wait(deadline) => if let Some(lost) = watched.end_at(deadline, lost) {
-                        return lost;
-                    },
+                    () = alarm.wait(deadline) => {
+                        let Some(watched) = watched.upgrade() else { return Lost::Released };
+                        if let Some(lost) = watched.end_at(deadline, lost) {
+                            return lost;
+                        }
+                    }
                 }
             }
         }
