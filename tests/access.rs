@@ -5,6 +5,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::future::IntoFuture;
+use std::time::Duration;
 
 use clients::{SOON, TTL, builder, client, ms};
 use common::{Cluster, Server, eventually};
@@ -469,6 +470,17 @@ async fn each_documented_right_is_needed_for_what_is_documented() {
         let expected = LOST.iter().find(|(name, _)| name == right).map(|(_, lost)| *lost).unwrap_or_default();
         assert_eq!(lost, expected.iter().copied().collect(), "without {right}");
         assert!(is_documented(right, &lost), "docs/operations.md tells something else of {right}: {lost:?}");
+        // Nothing is left that never ends, but the name of the node.
+        let prefix = format!("{user}:");
+        for (server, key) in
+            cluster.iter().flat_map(|server| server.keys().into_iter().map(move |key| (server, key)))
+        {
+            let ours = key.trim_start_matches('{').starts_with(&prefix) && !key.ends_with("redquorum:node");
+            assert!(
+                !ours || server.pttl(&key) != Some(Duration::MAX),
+                "without {right}, {key} stays for ever"
+            );
+        }
         // The others of these two are asked for below.
         if !["select", "eval"].contains(right) {
             // Servers before 7.0 know subcommands as one.

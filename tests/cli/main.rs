@@ -9,6 +9,7 @@ mod doctor;
 mod face;
 mod looks;
 mod loss;
+mod page;
 mod run;
 mod shows;
 mod support;

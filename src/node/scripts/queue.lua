@@ -17,8 +17,10 @@ if held == false then
     local last = redis.call('HGET', lives, '@')
     if last then redis.call('HDEL', lives, '@', string.sub(last, 33)) end
 end
+-- Asked for before anything is written, too: whoever may not do it leaves nothing that never ends.
+local ends = redis.call('EXPIRE', lives, 60)
 redis.call('HSET', lives, client, (ARGV[3] == '1' and 'p' or 'w') .. string.format('%.0f', now))
-redis.call('EXPIRE', lives, 60)
+if ends == 0 then redis.call('EXPIRE', lives, 60) end
 
 -- The earlier owner may have claimed this node while it stood in line here.
 local function vote()
