@@ -48,13 +48,14 @@ cp -r tests/exhaustive.rs tests/simulation "$package/tests/"
 
 # Text for people is no decision.
 mutants() {
-    cargo mutants --dir "$package" --output "$output" --iterate --shard "$shard" --profile mutants --baseline=skip --timeout 60 \
+    cargo mutants --dir "$package" --output "$output" --iterate --shard "$shard" --profile mutants --baseline=skip --timeout "$patience" \
         --file 'src/protocol/**/*.rs' --exclude 'src/protocol/**/tests.rs' --exclude 'src/protocol/**/tests/*.rs' \
         --exclude-re 'impl (fmt::)?(Debug|Display) for' --colors never "$@" || [ $? -le 3 ]
 }
 
-mutants -- --lib
-REDQUORUM_SEEDS=${REDQUORUM_SEEDS:-3000} mutants -- --test exhaustive --test simulation
+# Seconds that the tests may take, which are done in two and in twenty as a rule.
+patience=15 mutants -- --lib
+patience=90 REDQUORUM_SEEDS=${REDQUORUM_SEEDS:-3000} mutants -- --test exhaustive --test simulation
 
 echo
 echo "not noticed:"

@@ -1,7 +1,7 @@
 //! Building a client: its nodes, its numbers, and the checks of both.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -199,6 +199,10 @@ impl RedlockBuilder {
     }
 
     /// The life given to keys where a request names none: whole milliseconds. Default: 10 s.
+    ///
+    /// Unless said otherwise it is the longest TTL of a request ([`max_ttl`](Self::max_ttl)), and with that the restart guard. Where
+    /// others lock for longer on the same nodes, such as the command line tool with its 10 s, set
+    /// [`restart_guard`](Self::restart_guard) to the longest of all.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -599,6 +603,8 @@ fn start(
         nodes,
         quorum,
         config,
+        guard,
+        guard_is_short: AtomicBool::new(false),
         alarm: Arc::new(Alarm::new(clock.clone())),
         clock,
         closing: CancellationToken::new(),

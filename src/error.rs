@@ -475,7 +475,7 @@ pub enum ExtendError {
 /// ```no_run
 /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
 /// # use std::time::Duration;
-/// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+/// # let parts = redlock.acquire("report").await?.into_parts().await?;
 /// use redquorum::ResumeError;
 ///
 /// let mut parts = parts;

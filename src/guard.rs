@@ -264,12 +264,14 @@ impl LockGuard {
         };
         let key = self.key.to_string();
         match event {
-            Event::NotExtended(NotExtended::Unconfirmed) => {
-                Err(ExtendError::Unconfirmed { key, remaining: self.remaining(), report: self.report() })
-            }
+            Event::NotExtended(NotExtended::Unconfirmed) => Err(ExtendError::Unconfirmed {
+                key,
+                remaining: self.remaining(),
+                report: self.report().of_an_extension(),
+            }),
             Event::NotExtended(NotExtended::Lost) => {
                 tracing::warn!(key, "lock lost: no quorum carries this holder any more");
-                Err(ExtendError::Lost { key, report: self.report() })
+                Err(ExtendError::Lost { key, report: self.report().of_an_extension() })
             }
             Event::NotExtended(NotExtended::Expired) => {
                 tracing::warn!(key, "lock lost: expired before it was extended");
@@ -310,7 +312,8 @@ impl LockGuard {
         if released == Released::Confirmed {
             return Ok(());
         }
-        let (key, report) = (key.to_string(), Report::new(&driver.round(), &shared.nodes));
+        let report = Report::new(&driver.round(), &shared.nodes).of_a_release();
+        let key = key.to_string();
         Err(match released {
             Released::TakenOver => ReleaseError::TakenOver { key, report },
             Released::Gone => ReleaseError::Expired { key, report },

@@ -42,7 +42,7 @@ use crate::shared::Shared;
 /// ```no_run
 /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
 /// # use std::time::Duration;
-/// let parts = redlock.acquire("invoice:4711").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+/// let parts = redlock.acquire("invoice:4711").await?.into_parts().await?;
 /// println!("{} was held for another {:?}", parts.key().escape_ascii(), parts.remaining());
 /// # Ok(())
 /// # }
@@ -99,7 +99,7 @@ impl LockParts {
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await?;
     /// println!("{}", parts.key().escape_ascii());
     /// # Ok(())
     /// # }
@@ -113,7 +113,7 @@ impl LockParts {
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await?;
     /// println!("pack them off: {:?} left", parts.remaining());
     /// # Ok(())
     /// # }
@@ -127,7 +127,7 @@ impl LockParts {
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await?;
     /// let guard = redlock.resume(parts.clone()).await?;
     /// assert_eq!(guard.fencing_token(), parts.fencing_token());
     /// # Ok(())
@@ -142,7 +142,7 @@ impl LockParts {
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await?;
     /// if !parts.is_portable() {
     ///     println!("a node still owes an answer: resume them on this machine");
     /// }
@@ -204,7 +204,7 @@ impl LockGuard {
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// let parts = redlock.acquire("invoice:4711").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// let parts = redlock.acquire("invoice:4711").await?.into_parts().await?;
     /// assert!(parts.is_portable(), "only on this machine");
     /// # Ok(())
     /// # }
@@ -239,7 +239,7 @@ impl Redlock {
     /// ```no_run
     /// # async fn example(here: redquorum::Redlock, there: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// let guard = here.acquire("invoice:4711").await?;
-    /// let parts = guard.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// let parts = guard.into_parts().await?;
     /// // … to another process …
     /// let guard = there.resume(parts).keep_alive().await?;
     /// # Ok(())
@@ -255,7 +255,7 @@ impl Redlock {
 /// ```no_run
 /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
 /// # use std::time::Duration;
-/// # let parts = redlock.acquire("invoice:4711").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+/// # let parts = redlock.acquire("invoice:4711").await?.into_parts().await?;
 /// use redquorum::ResumeError;
 ///
 /// match redlock.resume(parts).ttl(Duration::from_secs(5)).await {
@@ -290,7 +290,7 @@ impl ResumeRequest {
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await?;
     /// let guard = redlock.resume(parts).ttl(Duration::from_secs(5)).await?;
     /// # Ok(())
     /// # }
@@ -305,7 +305,7 @@ impl ResumeRequest {
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await?;
     /// let guard = redlock.resume(parts).keep_alive().await?;
     /// # Ok(())
     /// # }
@@ -320,7 +320,7 @@ impl ResumeRequest {
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await?;
     /// let guard = redlock.resume(parts).max_hold(Duration::from_secs(600)).await?;
     /// # Ok(())
     /// # }
@@ -335,7 +335,7 @@ impl ResumeRequest {
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report").await?.into_parts().await.map_err(|lost| lost.to_string())?;
+    /// # let parts = redlock.acquire("report").await?.into_parts().await?;
     /// let guard = redlock.resume(parts).without_keep_alive().await?;
     /// # Ok(())
     /// # }

@@ -22,6 +22,8 @@ use crate::protocol::time::Instant;
 pub struct Report {
     needed: usize,
     nodes: Arc<[NodeReport]>,
+    /// What a node did that did what was asked.
+    done: &'static str,
 }
 
 /// One node's part in a round.
@@ -211,7 +213,17 @@ impl Report {
     pub(crate) fn new(round: &Round, nodes: &[Node]) -> Self {
         let started = round.started();
         let nodes = round.votes().zip(nodes).map(|(vote, node)| NodeReport::new(vote, node, started));
-        Self { needed: round.quorum().needed(), nodes: nodes.collect() }
+        Self { needed: round.quorum().needed(), nodes: nodes.collect(), done: "granted" }
+    }
+
+    /// The same of an extension, for people.
+    pub(crate) fn of_an_extension(self) -> Self {
+        Self { done: "extended", ..self }
+    }
+
+    /// The same of a release, for people.
+    pub(crate) fn of_a_release(self) -> Self {
+        Self { done: "deleted", ..self }
     }
 
     /// The same with what one node said last of the holder.
@@ -221,7 +233,7 @@ impl Report {
             report.outcome = Outcome::new(&Reply::Held(holder), Instant::default());
             report.elapsed = elapsed;
         }
-        Self { needed: self.needed, nodes: nodes.into() }
+        Self { nodes: nodes.into(), ..self.clone() }
     }
 
     /// Who holds the lock, as far as the nodes told: the value that most of them named.
@@ -245,7 +257,7 @@ impl Report {
         names().max_by_key(|name| names().filter(|other| other == name).count())
     }
 
-    /// How many nodes granted.
+    /// How many nodes did what was asked: granted the lock, extended it, or deleted it.
     ///
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -344,7 +356,7 @@ impl Outcome {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} granted", self.granted())?;
+        write!(f, "{} {}", self.granted(), self.done)?;
         let kinds = [
             ("held", self.count(|outcome| matches!(outcome, Outcome::Held { .. }))),
             ("guarded", self.count(|outcome| matches!(outcome, Outcome::Guarded { .. }))),
@@ -361,7 +373,11 @@ impl fmt::Display for Report {
         write!(f, " of {} nodes, {} needed (", self.nodes.len(), self.needed)?;
         for (index, node) in self.nodes.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
-            write!(f, "{separator}n{} {node}", index + 1)?;
+            write!(f, "{separator}n{} ", index + 1)?;
+            match &node.outcome {
+                Outcome::Granted => write!(f, "{} {} in {:.1?}", node.address, self.done, node.elapsed)?,
+                _ => write!(f, "{node}")?,
+            }
         }
         f.write_str(")")
     }
@@ -434,9 +450,31 @@ mod tests {
                 outcome: (*outcome).clone(),
                 elapsed: Duration::ZERO,
             };
-            let report = Report { needed: 3, nodes: outcomes.iter().map(node).collect() };
+            let nodes = outcomes.iter().map(node).collect();
+            let report = Report { needed: 3, nodes, done: "granted" };
 
             assert_eq!(report.is_split(), split, "{report}");
+        }
+    }
+
+    /// A report says what the nodes did in the words of what they were asked.
+    #[test]
+    fn a_report_names_what_was_done() {
+        let node = NodeReport {
+            address: "node".into(),
+            outcome: Outcome::Granted,
+            elapsed: Duration::from_millis(2),
+        };
+        let of = Report { needed: 1, nodes: [node].into(), done: "granted" };
+        for (report, word) in [
+            (of.clone(), "granted"),
+            (of.clone().of_an_extension(), "extended"),
+            (of.of_a_release(), "deleted"),
+        ] {
+            assert_eq!(
+                report.to_string(),
+                format!("1 {word} of 1 nodes, 1 needed (n1 node {word} in 2.0ms)")
+            );
         }
     }
 }

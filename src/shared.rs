@@ -1,7 +1,7 @@
 //! What all clones and guards of one client share. It lives as long as any of them; its end is the client's end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -9,7 +9,9 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::node::{Census, Debts, Hints, Node, Wakeups};
+use crate::protocol::message::{Holder, Key};
 use crate::protocol::quorum::Quorum;
+use crate::protocol::restart::RestartGuard;
 use crate::runtime::alarm::Alarm;
 use crate::runtime::janitor::Balance;
 use crate::runtime::keeper::Keeper;
@@ -20,6 +22,9 @@ pub(crate) struct Shared {
     pub(crate) nodes: Arc<[Node]>,
     pub(crate) quorum: Quorum,
     pub(crate) config: Config,
+    pub(crate) guard: Option<RestartGuard>,
+    /// A lock that lives longer than the guard covers was met, and told of.
+    pub(crate) guard_is_short: AtomicBool,
     pub(crate) clock: Clock,
     pub(crate) alarm: Arc<Alarm>,
     /// No new lock is taken any more.
@@ -46,6 +51,26 @@ impl Shared {
     /// The candidate for a fencing token: the wall clock, in microseconds.
     pub(crate) fn candidate(&self) -> u64 {
         self.clock.wall_micros().saturating_add_signed(self.config.wall_clock_off)
+    }
+
+    /// Takes note of how much longer a lock of anybody is held. The guard has to cover the longest TTL in use, which no client
+    /// knows of the others; here it may show that it does not.
+    pub(crate) fn note_life(&self, key: &Key, holder: Option<&Holder>) {
+        let (Some(guard), Some(remaining)) = (self.guard, holder.and_then(|holder| holder.remaining)) else {
+            return;
+        };
+        if remaining <= guard.least() {
+            return;
+        }
+        if !self.guard_is_short.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                %key,
+                ?remaining,
+                guard = ?guard.least(),
+                "a lock is held for longer than the restart guard of this client: a node that forgets it could give it to a \
+                 second holder. Set restart_guard to the longest TTL that anybody uses on these nodes"
+            );
+        }
     }
 
     /// Whether nothing of this client is under way: no lease, no call, no debt. What one of them leaves behind is

@@ -88,6 +88,7 @@ fn errors_travel_and_are_small() {
         ("AcquireError", check::<AcquireError>()),
         ("ExtendError", check::<ExtendError>()),
         ("ReleaseError", check::<ReleaseError>()),
+        ("Lost", check::<Lost>()),
         ("ResumeError", check::<ResumeError>()),
         ("WithLockError", check::<WithLockError>()),
     ];

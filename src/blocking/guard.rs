@@ -225,7 +225,7 @@ impl LockGuard {
     /// ```no_run
     /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// let parts = redlock.acquire("report")?.into_parts().map_err(|lost| lost.to_string())?;
+    /// let parts = redlock.acquire("report")?.into_parts()?;
     /// assert!(parts.is_portable(), "only on this machine");
     /// # Ok(())
     /// # }

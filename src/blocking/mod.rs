@@ -245,7 +245,7 @@ impl Redlock {
     /// ```no_run
     /// # use redquorum::blocking::Redlock;
     /// # fn example(here: Redlock, there: Redlock) -> Result<(), Box<dyn std::error::Error>> {
-    /// let parts = here.acquire("invoice:4711")?.into_parts().map_err(|lost| lost.to_string())?;
+    /// let parts = here.acquire("invoice:4711")?.into_parts()?;
     /// // … to another process …
     /// let guard = there.resume(parts).keep_alive().acquire()?;
     /// # Ok(())

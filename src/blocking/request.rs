@@ -221,7 +221,7 @@ impl fmt::Debug for LockRequest {
 /// ```no_run
 /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
 /// # use std::time::Duration;
-/// let parts = redlock.acquire("report")?.into_parts().map_err(|lost| lost.to_string())?;
+/// let parts = redlock.acquire("report")?.into_parts()?;
 /// // … to another process …
 /// let guard = redlock.resume(parts).ttl(Duration::from_secs(5)).keep_alive().acquire()?;
 /// # Ok(())
@@ -245,7 +245,7 @@ impl ResumeRequest {
     /// ```no_run
     /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report")?.into_parts().map_err(|lost| lost.to_string())?;
+    /// # let parts = redlock.acquire("report")?.into_parts()?;
     /// let guard = redlock.resume(parts).ttl(Duration::from_secs(5)).acquire()?;
     /// # Ok(())
     /// # }
@@ -260,7 +260,7 @@ impl ResumeRequest {
     /// ```no_run
     /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report")?.into_parts().map_err(|lost| lost.to_string())?;
+    /// # let parts = redlock.acquire("report")?.into_parts()?;
     /// let guard = redlock.resume(parts).keep_alive().acquire()?;
     /// # Ok(())
     /// # }
@@ -275,7 +275,7 @@ impl ResumeRequest {
     /// ```no_run
     /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report")?.into_parts().map_err(|lost| lost.to_string())?;
+    /// # let parts = redlock.acquire("report")?.into_parts()?;
     /// let guard = redlock.resume(parts).max_hold(Duration::from_secs(600)).acquire()?;
     /// # Ok(())
     /// # }
@@ -290,7 +290,7 @@ impl ResumeRequest {
     /// ```no_run
     /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report")?.into_parts().map_err(|lost| lost.to_string())?;
+    /// # let parts = redlock.acquire("report")?.into_parts()?;
     /// let guard = redlock.resume(parts).without_keep_alive().acquire()?;
     /// # Ok(())
     /// # }
@@ -305,7 +305,7 @@ impl ResumeRequest {
     /// ```no_run
     /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report")?.into_parts().map_err(|lost| lost.to_string())?;
+    /// # let parts = redlock.acquire("report")?.into_parts()?;
     /// let guard = redlock.resume(parts).acquire()?;
     /// # Ok(())
     /// # }

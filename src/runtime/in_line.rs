@@ -98,6 +98,7 @@ pub(super) async fn wait(
             }
             Some(Event::Standing { place, dropped }) => {
                 let score = place.score;
+                shared.note_life(&request.key, place.holder.as_ref());
                 if place.entered {
                     meter::stands(place.before.saturating_add(1));
                 }

@@ -38,7 +38,10 @@ pub(crate) async fn inspect(shared: &Shared, key: Key) -> Inspection {
         }
     }
     let found = replies.into_iter().map(|reply| match reply {
-        Some(Reply::Found(Found { holder, waiting })) => Ok((holder, waiting)),
+        Some(Reply::Found(Found { holder, waiting })) => {
+            shared.note_life(&key, holder.as_ref());
+            Ok((holder, waiting))
+        }
         Some(other) => Err(other),
         None => Err(Reply::Unknown(Unknown::Timeout(timeout))),
     });

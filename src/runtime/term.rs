@@ -60,6 +60,8 @@ impl fmt::Display for Lost {
     }
 }
 
+impl std::error::Error for Lost {}
+
 /// What a watcher knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Term {

@@ -6,6 +6,8 @@ use redquorum::testing::MemoryCluster;
 use redquorum::{AcquireError, NodeVote, Outcome, Redlock, RedlockBuilder};
 use tokio::time::Instant;
 
+use crate::common::Ear;
+
 const TTL: Duration = Duration::from_secs(10);
 
 /// TTL × (1 + drift) + 2 ms.
@@ -128,4 +130,27 @@ async fn closing_ends_the_wait_for_the_guard() {
 
     assert!(matches!(acquiring.await.unwrap(), Err(AcquireError::Closed)));
     assert!(cluster.nodes().iter().all(|node| node.keys().is_empty()));
+}
+
+/// Law: a client that meets a lock which its guard does not cover says so, once, whether it waits for the lock or looks at it;
+/// one whose guard covers it says nothing.
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_is_too_short_is_told() {
+    let cluster = MemoryCluster::new(3);
+    cluster.nodes().iter().for_each(|node| node.set_age(4 * GUARD));
+    cluster.nodes().iter().for_each(|node| node.put("k", b"somebody's", Some(2 * TTL)));
+    for (guard, waits, times) in [(TTL, true, 1), (TTL, false, 1), (2 * TTL, true, 0)] {
+        let ear = Ear::default();
+        let _listening = tracing::subscriber::set_default(ear.clone());
+        let redlock = cluster.builder().restart_guard(guard).build().await.unwrap();
+        for _ in 0..2 {
+            if waits {
+                redlock.lock("k").wait(Duration::from_millis(300)).await.unwrap_err();
+            } else {
+                redlock.inspect("k").await.unwrap();
+            }
+        }
+        let told = ear.heard().matches("longer than the restart guard").count();
+        assert_eq!(told, times, "guard {guard:?}, waits: {waits}: {}", ear.heard());
+    }
 }
