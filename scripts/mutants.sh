@@ -55,7 +55,7 @@ mutants() {
 
 # Seconds that the tests may take, which are done in two and in twenty as a rule.
 patience=15 mutants -- --lib
-patience=90 REDQUORUM_SEEDS=${REDQUORUM_SEEDS:-3000} mutants -- --test exhaustive --test simulation
+patience=90 REDQUORUM_SEEDS=${REDQUORUM_SEEDS:-3000} mutants -- --test exhaustive --test simulation -- every_round every_law
 
 echo
 echo "not noticed:"

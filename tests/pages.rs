@@ -230,6 +230,8 @@ fn tests_exist() {
     none(
         named
             .into_iter()
+            // It has the calls of other clients.
+            .filter(|(path, _)| !path.ends_with("migrating.md"))
             .filter(|(_, name)| !known.contains(name))
             .map(|(path, name)| format!("{}: {name}", path.display()))
             .collect(),
