@@ -322,4 +322,21 @@ mod tests {
         split.settle();
         assert_eq!(split.token(), Some(FencingToken(12)));
     }
+
+    /// A token is its number, a retention whole milliseconds, a hundred years at most.
+    #[test]
+    fn tokens_and_retentions_are_what_they_say() {
+        assert_eq!((FencingToken::new(4711).as_u64(), u64::from(FencingToken::new(4711))), (4711, 4711));
+        assert_eq!(Retention::new(Duration::from_micros(10_999)).as_millis(), 10);
+        assert_eq!(Retention::new(Duration::MAX).as_millis(), 3_153_600_000_000);
+    }
+
+    /// A counter at the end of all numbers refuses everybody, the owner that advanced it last included.
+    #[test]
+    fn the_end_of_numbers_is_for_all() {
+        for owner in [1, 2] {
+            assert_eq!(Counter::claimed(stored(END, 1), owner, advance(NOW), NOW), None);
+        }
+        assert_eq!(number(stored(END - 1, 1), 1, advance(NOW)), END - 1);
+    }
 }

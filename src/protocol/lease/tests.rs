@@ -1,9 +1,10 @@
 //! The life of a lease, step by step: one law each.
 
-use super::super::message::{Holder, Unknown};
+use super::super::message::{Holder, Uncounted, Unknown};
 use super::*;
 
 mod fenced;
+mod voted;
 
 const C1: ConnectionId = ConnectionId(1);
 
@@ -335,6 +336,7 @@ fn late_denials_are_a_loss() {
 #[test]
 fn maximum_hold_caps_every_validity() {
     let mut lease = lease(3).held_at_most(Duration::from_secs(12));
+    assert_eq!(lease.limit(), at(12_000));
     for send in drain(&mut lease, at(0)) {
         answer(&mut lease, &send, Reply::Granted, at(1));
     }
@@ -449,4 +451,73 @@ fn guarded_nodes_count_for_extensions() {
         answer(&mut lease, &send, reply, at(3));
     }
     assert!(matches!(lease.poll_event(), Some(Event::Extended(_))));
+}
+
+/// What stands in the way: the restart guard, where the guarded would be enough; contention, where those who refused would be;
+/// the guard again, while answers are missing that may make it so; else an outage.
+#[test]
+fn refusals_name_what_stands_in_the_way() {
+    let (granted, unknown) = (Reply::Granted, Reply::Unknown(Unknown::ConnectionLost("gone".into())));
+    let guarded = |until: u64| Reply::Uncounted(Uncounted::Guarded { until: at(until) });
+    let cases: [(&[Reply], Failure); 5] = [
+        (&[granted.clone(), guarded(70), guarded(90), unknown.clone()], Failure::Guarded { until: at(90) }),
+        (&[held(), held(), guarded(70), granted.clone(), held()], Failure::Contended),
+        (&[unknown.clone(), guarded(70), unknown.clone()], Failure::Guarded { until: at(70) }),
+        (&[unknown.clone(), unknown.clone(), unknown.clone()], Failure::Unavailable),
+        (&[unknown.clone(), unknown, held()], Failure::Contended),
+    ];
+    for (replies, expected) in cases {
+        let mut lease = lease(5);
+        for (send, reply) in drain(&mut lease, at(0)).iter().zip(replies) {
+            answer(&mut lease, send, reply.clone(), at(1));
+        }
+        assert_eq!(lease.poll_event(), Some(Event::Failed(expected)), "{replies:?}");
+    }
+
+    // Nobody answers any more who could make it enough.
+    let mut lease = lease(5);
+    let sends = drain(&mut lease, at(0));
+    answer(&mut lease, &sends[0], guarded(70), at(1));
+    lease.handle_timeout(at(200));
+    assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Unavailable)));
+}
+
+/// A lock with exactly the least validity is one; a millisecond later it is none, and the error says what was left.
+#[test]
+fn least_validity_is_enough() {
+    for (answered, left) in [(8_898, 1_000), (8_899, 999)] {
+        let mut lease = Lease::acquire(
+            Terms { reply_timeout: Duration::from_secs(9), ..terms(1) },
+            Key::new(*b"k"),
+            Owner::from_bytes([7; 16]),
+            Asking::Set,
+            at(0),
+        );
+        let sends = drain(&mut lease, at(0));
+        answer(&mut lease, &sends[0], Reply::Granted, at(answered));
+        let remaining = Duration::from_millis(left);
+        match lease.poll_event() {
+            Some(Event::Held(validity)) => {
+                assert_eq!((left, validity.remaining(at(answered))), (1_000, remaining))
+            }
+            event => assert_eq!((left, event), (999, Some(Event::Failed(Failure::Exhausted { remaining })))),
+        }
+    }
+}
+
+/// A release with nobody to tell ends at once; one that was sent may leave a debt at each node.
+#[test]
+fn release_of_what_was_never_sent_ends_at_once() {
+    let mut unsent = lease(3);
+    unsent.release(at(1));
+    assert_eq!(unsent.poll_event(), Some(Event::Released(Released::Unconfirmed)));
+
+    let mut lease = held_lease(3);
+    lease.release(at(2));
+    let sends = drain(&mut lease, at(2));
+    assert_eq!(sends.len(), 3);
+    for send in &sends {
+        assert_eq!(send.call, lease.call(), "its answer is a vote");
+        assert!(send.debt.is_some(), "and without an answer it is repeated");
+    }
 }
