@@ -258,4 +258,25 @@ mod tests {
         assert_eq!((over(1, 10_000), over(200, 10_000), over(9_000, 10_000)), (500, 1_000, 5_000));
         assert_eq!((over(1, 300), over(1, 1)), (150, 1));
     }
+
+    /// A node's name as a number is never zero, which stands for none; it is the same name again.
+    #[test]
+    fn names_of_nodes_are_numbers() {
+        let name = NodeName::of(b"marker-1");
+        assert_eq!(NodeName::from_bits(name.to_bits()), name);
+        assert_eq!((name.to_bits(), NodeName::from_bits(0).to_bits()), (mix(fnv(b"marker-1")), 1));
+    }
+
+    /// Lines may be kept at the best nodes, and nowhere else.
+    #[test]
+    fn lines_are_kept_at_the_best() {
+        let quorum = Quorum::of(5).unwrap();
+        let ranks = rank(b"invoice:4711", &names(5), quorum);
+        let lines = ranks.lines(ClientId::default(), quorum);
+        let kept: Vec<_> =
+            quorum.all().filter(|node| lines.nodes.contains(*node)).map(NodeId::index).collect();
+        let mut best = PINNED.to_vec();
+        best.sort_unstable();
+        assert_eq!((kept, lines.best.index(), ranks.set()), (best, PINNED[0], lines.nodes));
+    }
 }
