@@ -611,6 +611,8 @@ mod tests {
         }
         assert_eq!(in_flight.len(), MAX_IN_FLIGHT);
         assert_eq!(in_flight[0], DebtId(3), "the first three were given up");
+        // What is due has to wait for an answer, and nobody polls for it meanwhile.
+        assert!(ledger.poll_timeout().is_some_and(|wake| wake > now));
         ledger.handle_reply(in_flight[0], C1, &Reply::Absent, now);
         assert!(ledger.poll_send(now).is_some());
     }

@@ -77,7 +77,7 @@ impl Owner {
         let hex: &OwnerHex = hex.try_into().ok()?;
         let mut bytes = [0; 16];
         for (byte, pair) in bytes.iter_mut().zip(hex.chunks_exact(2)) {
-            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+            *byte = digit(pair[0])? * 16 + digit(pair[1])?;
         }
         Some(Self(bytes))
     }
