@@ -177,7 +177,46 @@ fn sets_that_are_none_are_found() {
 fn forgetful_nodes_are_found() {
     let cluster = Cluster::start(3);
     assert_found(&cluster.urls(), &[], 1, &["no-append-only-file"]);
-    assert_found(&cluster.urls(), &[GUARDED], 1, &["no-append-only-file", "guarded"]);
+    assert_found(&cluster.urls(), &[GUARDED], 2, &["no-append-only-file", "guarded", "no-majority"]);
+}
+
+/// The finding of a name.
+#[track_caller]
+fn finding<'a>(value: &'a Value, fault: &str) -> &'a Value {
+    let findings = value["findings"].as_array().expect("findings");
+    findings.iter().find(|finding| finding["fault"] == fault).unwrap_or_else(|| panic!("{value:#}"))
+}
+
+/// Nodes that do not vote yet are no majority, and it is told when they will be; nobody is told to look for a loss where
+/// there was none.
+#[test]
+fn fresh_nodes_are_no_majority_yet() {
+    let cluster = good_set();
+    let (code, found, value) = examined(&cluster.urls(), &[GUARDED]);
+    assert_eq!(code, 2, "{value:#}");
+    assert_eq!(found, BTreeSet::from(["guarded", "no-majority"].map(str::to_owned)), "{value:#}");
+    let majority = finding(&value, "no-majority");
+    let what = majority["what"].as_str().expect("text");
+    assert!(what.starts_with("0 of 3 nodes vote now, 2 are needed: enough do in"), "{what}");
+    for mend in [majority, finding(&value, "guarded")].map(|finding| finding["mend"].as_str().expect("text"))
+    {
+        assert!(mend.contains("just set up") && mend.contains("--no-restart-guard"), "{mend}");
+    }
+}
+
+/// One server has one vote, under however many addresses: what is left may be no majority.
+#[test]
+fn one_server_twice_may_be_no_majority() {
+    let cluster = good_set();
+    let (first, port) = (cluster[0].url(), cluster[0].port());
+    let again = format!("redis://localhost:{port}");
+    assert_found(&[first.clone(), again, format!("{first}/3")], &[], 2, &["same-server", "no-majority"]);
+    assert_found(
+        &[first, format!("redis://localhost:{port}")],
+        &[],
+        2,
+        &["same-server", "no-majority", "even"],
+    );
 }
 
 /// A node whose disk cannot be written to refuses every lock.

@@ -37,6 +37,61 @@ fn completions_and_manual_are_there() {
     );
 }
 
+/// An error shows a command's usage as its help does: nothing that was given, in a flag or in the environment, looks as if it
+/// were required.
+#[test]
+fn errors_show_the_usage_of_the_help() {
+    let usage = |text: &str| {
+        let line = text.lines().find(|line| line.starts_with("Usage: "));
+        line.unwrap_or_else(|| panic!("no usage: {text}")).to_owned()
+    };
+    for (command, wrong) in [
+        ("run", &["run"][..]),
+        ("run", &["run", "job"]),
+        ("run", &["run", "--restart-guard", "5s", "--no-restart-guard", "job", "--", "true"]),
+        ("status", &["status"]),
+        ("status", &["--prefix", "app:", "--nodes", "redis://a", "status"]),
+        ("nodes", &["--json", "nodes", "job"]),
+        ("completions", &["completions"]),
+    ] {
+        let called = |args: &[&str]| {
+            let mut command = bare(args);
+            let set = [("NODES", "redis://a"), ("CONFIG", "/nonexistent"), ("PREFIX", "app:")];
+            done({
+                command.envs(set.map(|(name, value)| (format!("REDQUORUM_{name}"), value)));
+                command
+            })
+        };
+        let (help, refused) = (called(&[command, "--help"]), called(wrong));
+        assert_eq!(code(&refused), 64, "{wrong:?}");
+        assert_eq!(usage(&err(&refused)), usage(&out(&help)), "{wrong:?}: {}", err(&refused));
+    }
+}
+
+/// Errors that send somebody to a command's help for the order of places send him where it stands, at the top.
+#[test]
+fn help_has_what_errors_say_it_has() {
+    let cluster = Cluster::start(1);
+    let twice = format!("{0},{0}", cluster[0].url());
+    for url in [twice.as_str(), "redis://[bad"] {
+        let mut command = bare(&["nodes"]);
+        command.env("REDQUORUM_NODES", url);
+        let refused = done(command);
+        assert_eq!(code(&refused), 78);
+        assert!(err(&refused).contains("`redquorum help nodes`"), "{}", err(&refused));
+    }
+    for args in [&["help", "nodes"][..], &["nodes", "--help"]] {
+        let help = out(&done(bare(args)));
+        let top: Vec<_> = help.lines().take_while(|line| !line.starts_with("Usage:")).collect();
+        let top = top.join("\n");
+        for words in
+            ["in this order", "1. --nodes", "2. REDQUORUM_NODES", "redquorum/config.toml", "nodes = ["]
+        {
+            assert!(top.contains(words), "{words}: {help}");
+        }
+    }
+}
+
 /// Flags are stronger than the environment, which is stronger than a file; a file that is wrong is named, with its line and
 /// without its contents.
 #[test]

@@ -1,5 +1,6 @@
 //! `status` and `nodes`: what they show, to people and to machines.
 
+use regex::Regex;
 use serde_json::Value;
 
 use crate::common::Cluster;
@@ -36,6 +37,41 @@ fn status_tells_free_from_held() {
 
     holder.signal(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(code(&waiter.end()), 0);
+}
+
+/// One server under two addresses has one vote: that is shown, with the restart guard and without, and makes a code where the
+/// rest is no quorum.
+#[test]
+fn one_server_twice_is_shown() {
+    let cluster = Cluster::start(2);
+    let twice = vec![cluster[0].url(), format!("redis://localhost:{}", cluster[0].port())];
+    let three = [twice.clone(), vec![cluster[1].url()]].concat();
+    for guard in [&["--no-restart-guard"][..], &[]] {
+        for (urls, enough) in [(&three, !guard.is_empty()), (&twice, false)] {
+            let call = |args: &[&str]| {
+                let mut command = bare(guard);
+                command.args(args).env("REDQUORUM_NODES", urls.join(","));
+                done(command)
+            };
+            let shown = call(&["nodes"]);
+            let text = out(&shown).split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(text.contains("none: same server"), "{text}");
+            assert_eq!(code(&shown), if enough { 0 } else { 69 }, "{shown:?}");
+            let refused = "n2 is the same server as n1";
+            assert!(err(&shown).contains(refused), "{}", err(&shown));
+            let value = json(&call(&["--json", "nodes"]));
+            assert_eq!(value["nodes"][1]["vote"], "same_server", "{value:#}");
+        }
+    }
+}
+
+/// Servers tell for how many whole seconds they have been up, and no more is shown.
+#[test]
+fn uptimes_are_whole_seconds() {
+    let cluster = Cluster::start(1);
+    let shown = out(&done(tool(&cluster, &["nodes"])));
+    let row = Regex::new(r"(?m)^n1 .* [0-9]+ s +[0-9.]+ (µs|ms)$").expect("a pattern");
+    assert!(row.is_match(&shown), "{shown}");
 }
 
 /// Nodes that are away are shown with the others, and make a code where no quorum is left.

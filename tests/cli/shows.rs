@@ -2,8 +2,9 @@
 
 use std::process::{Command, Output};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use regex::Regex;
 use serde_json::Value;
 
 use crate::common::Cluster;
@@ -45,6 +46,64 @@ fn bench_measures_and_draws() {
     let shown = done(tool(&cluster, &["bench", "--count", "20"]));
     assert!(out(&shown).contains("hand-over") && out(&shown).contains("n3 slowed by 50 ms"), "{shown:?}");
     assert!(out(&shown).lines().all(|line| line.chars().count() <= 80), "{}", out(&shown));
+}
+
+/// One slow node holds the benchmark up no more than the locks, and each of its answers is measured.
+#[test]
+fn one_slow_node_does_not_hold_up_bench() {
+    let cluster = Cluster::start(3);
+    let began = Instant::now();
+    let output = done(tool(&cluster, &["--json", "bench", "--count", "300", "--contenders", "2"]));
+    let took = began.elapsed();
+    assert_eq!(code(&output), 0, "{output:?}");
+
+    // Waited for one after the other, the answers alone would take fifteen seconds.
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let value: Value = serde_json::from_str(&out(&output)).expect("JSON");
+    let slowed = &value["one_node_slowed"];
+    assert_eq!(slowed["quorum"]["count"], 300, "{value:#}");
+    let slow = &slowed["nodes"][2];
+    assert!(slow["count"].as_u64() >= Some(290), "{value:#}");
+    assert!(slow["min_ms"].as_f64() >= Some(50.0), "{value:#}");
+    assert!(slowed["quorum"]["p90_ms"].as_f64() < Some(50.0), "{value:#}");
+}
+
+/// Where every lock needs the slow node, that part ends after some seconds, and tells how many locks it measured.
+#[test]
+fn bench_ends_where_each_lock_needs_the_slow_node() {
+    let cluster = Cluster::start(2);
+    let began = Instant::now();
+    let output = done(tool(&cluster, &["bench", "--count", "300", "--contenders", "2"]));
+    let took = began.elapsed();
+    assert_eq!(code(&output), 0, "{output:?}");
+
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    let told = Regex::new("n2 slowed by 50 ms: ([0-9]+) locks in [0-9.]+ s, not 300").expect("a pattern");
+    let shown = out(&output);
+    let count = told.captures(&shown).and_then(|found| found[1].parse::<u32>().ok());
+    assert!(count.is_some_and(|count| (10..300).contains(&count)), "{shown}");
+}
+
+/// Also a node that is slower than a round waits has its times; one that is away has none, and that is said.
+#[test]
+fn bench_shows_each_node_or_says_why_not() {
+    let cluster = Cluster::start(3);
+    let bench = |cluster: &Cluster, slow: &str| {
+        let args = ["bench", "--count", "10", "--contenders", "2", "--slow", slow];
+        let output = done(tool(cluster, &args));
+        assert_eq!(code(&output), 0, "{output:?}");
+        out(&output)
+    };
+
+    let shown = bench(&cluster, "300ms");
+    let slow = Regex::new(r"(?m)^n3 127\.0\.0\.1:[0-9]+ +[0-9]{3} ms").expect("a pattern");
+    assert!(slow.is_match(&shown) && !shown.contains("in time"), "{shown}");
+
+    cluster[0].kill9();
+    let shown = bench(&cluster, "10ms");
+    for part in ["one client", "n3 slowed by 10 ms"] {
+        assert!(shown.contains(&format!("{part}: n1 voted in time for 0 of 10 locks")), "{shown}");
+    }
 }
 
 /// The demo shows its acts, on nodes in memory and on real ones.
@@ -96,9 +155,9 @@ impl Terminal {
     /// Waits until the screen has this text.
     #[track_caller]
     fn shows(&self, text: &str) {
-        let deadline = std::time::Instant::now() + SOON;
+        let deadline = Instant::now() + SOON;
         while !self.screen().contains(text) {
-            assert!(std::time::Instant::now() < deadline, "no {text:?} on the screen:\n{}", self.screen());
+            assert!(Instant::now() < deadline, "no {text:?} on the screen:\n{}", self.screen());
             thread::sleep(Duration::from_millis(10));
         }
     }

@@ -69,7 +69,8 @@ pub struct Common {
     #[arg(long, global = true, env = "REDQUORUM_PREFIX", value_name = "TEXT", help_heading = "Nodes")]
     pub prefix: Option<String>,
 
-    /// The longest TTL that anybody uses on these nodes: for so long a node that lost its memory does not vote [default: the TTL]
+    /// The longest TTL that anybody uses on these nodes, services and this tool alike, who must all be given the same: for so
+    /// long a node that lost its memory does not vote [default: the TTL]
     #[arg(long, global = true, value_name = "TIME", value_parser = duration, help_heading = "Nodes")]
     pub restart_guard: Option<Duration>,
 
@@ -106,7 +107,7 @@ pub enum Command {
     /// Shows who holds a lock, for how long, and who waits
     Status(Status),
     /// Shows how each node is: state, version, vote, round trip
-    #[command(after_long_help = NODES_LONG)]
+    #[command(long_about = NODES_LONG)]
     Nodes,
     /// Finds what is wrong with the nodes, why it matters, and how to mend it
     Doctor(Doctor),
@@ -137,6 +138,8 @@ pub enum Command {
 }
 
 const NODES_LONG: &str = "\
+Shows how each node is: state, version, vote, round trip
+
 The nodes are looked for in this order; the first place that names any is used:
   1. --nodes, repeated or with commas
   2. REDQUORUM_NODES, with commas or blanks
@@ -167,7 +170,8 @@ All clients of a lock must be given the same nodes, prefix and restart guard.";
 #[derive(Args, Clone, Debug)]
 #[command(after_help = RUN_EXAMPLES)]
 pub struct Run {
-    /// The life of the key on each node, extended at a third of it: how long others wait after a crash [default: 10s]
+    /// The life of the key on each node, extended at a third of it: how long others wait after a crash. The restart guard of
+    /// everybody on these nodes must be as long, see --restart-guard [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub ttl: Option<Duration>,
 
@@ -255,6 +259,9 @@ pub struct Doctor {
 
 /// Measures locks on these nodes: acquiring and releasing, contention, hand-over, and the same with one node slowed down by a
 /// proxy in this process. Uses keys of its own, which it takes back; the servers are left alone.
+///
+/// Takes some seconds with nodes that are near. The part with the slow node ends after 5 s, or after twice the time of the same
+/// part without it, and says how many locks it measured where they are fewer.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Examples:\n  redquorum bench\n  redquorum bench --count 5000 --contenders 16 --html bench.html\n  redquorum bench --json > bench.json"

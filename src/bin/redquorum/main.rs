@@ -30,7 +30,7 @@ use output::Output;
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return told(&error),
+        Err(error) => return told(&with_usage_of_help().try_get_matches().err().unwrap_or(error)),
     };
     let output = Output::new(cli.common.json, cli.common.color);
     log(cli.common.verbose);
@@ -82,6 +82,21 @@ fn alone(command: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failu
 fn together(command: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(command)
+}
+
+/// The command line, where errors show a command's usage as its help does. Else whatever was given beside what is missing, in a
+/// flag or in the environment, would look as if it were required.
+fn with_usage_of_help() -> clap::Command {
+    let mut command = Cli::command();
+    command.build();
+    for sub in command.get_subcommands_mut() {
+        // The title is one word.
+        let usage = sub.render_usage().ansi().to_string();
+        if let Some((_, usage)) = usage.split_once(' ') {
+            *sub = std::mem::take(sub).override_usage(usage.to_owned());
+        }
+    }
+    command
 }
 
 /// What the parser has to say: help, the version, or what is wrong with the call.

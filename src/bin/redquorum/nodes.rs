@@ -12,7 +12,7 @@ use crate::places::Places;
 use crate::table::{Table, cell, plain};
 
 /// The library's default.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often to ask, so that a round trip is known.
 const ASKED: usize = 3;
@@ -32,6 +32,15 @@ pub async fn nodes(common: &Common, output: &Output) -> Result<u8, Failure> {
         output.value(&json!({ "needed": needed, "voting": voting, "nodes": nodes }))?;
     } else {
         show(output, &nodes)?;
+    }
+    for (index, node) in nodes.iter().enumerate() {
+        if let NodeVote::SameServer { earlier } = node.vote {
+            let text = format!(
+                "n{} is the same server as n{earlier} and has no vote of its own; `redquorum run` refuses such a list",
+                index + 1
+            );
+            output.remark("same_server", &text, json!({ "node": index + 1, "earlier": earlier }));
+        }
     }
     if voting < needed {
         let what = format!("{} of {} may vote, {needed} are needed", count(voting, "node"), nodes.len());
@@ -70,11 +79,19 @@ fn show(output: &Output, nodes: &[NodeStatus]) -> Result<(), Failure> {
             cell(tone, state),
             cell(vote_tone, vote),
             plain(node.version.as_deref().map_or_else(none, str::to_owned)),
-            plain(node.uptime.map_or_else(none, time)),
+            plain(node.uptime.map_or_else(none, seconds)),
             plain(node.round_trip.map_or_else(none, time)),
         ]);
     }
     output.show(&table)
+}
+
+/// How long a server has been up. It tells whole seconds, so that no parts of one are known.
+fn seconds(uptime: Duration) -> String {
+    match uptime.as_secs() {
+        seconds @ ..120 => format!("{seconds} s"),
+        _ => time(uptime),
+    }
 }
 
 /// A node's state in a word, and how good that is.
@@ -128,4 +145,17 @@ pub fn value(node: &NodeStatus) -> Value {
         "eviction_policy": node.eviction_policy.as_deref(),
         "round_trip_ms": node.round_trip.map(millis),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No parts of a second are shown of how long a server has been up.
+    #[test]
+    fn uptimes_are_whole_seconds() {
+        let shown = |millis| seconds(Duration::from_millis(millis));
+        assert_eq!((shown(2), shown(29_999)), ("0 s".to_owned(), "29 s".to_owned()));
+        assert_eq!((shown(119_999), shown(120_000)), ("119 s".to_owned(), "2 min".to_owned()));
+    }
 }

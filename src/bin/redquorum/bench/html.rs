@@ -4,10 +4,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::Measured;
 use super::measure::{Alone, HOLD};
 use super::plot::{both, escaped, ridges, shares, timeline};
 use super::series::{PERCENTILES, Series};
+use super::{Measured, shortfalls};
 use crate::output::time;
 
 const STYLE: &str = "
@@ -57,14 +57,16 @@ footer { color: var(--faint); font-size: 14px; margin-top: 24px; }
 
 /// The whole page.
 pub fn page(measured: &Measured) -> String {
-    let Measured { nodes, alone, slowed, slowed_by, contended, contenders } = measured;
+    let Measured { nodes, count: asked, alone, slowed, slowed_by, contended, contenders } = measured;
     let count = nodes.len();
     let needed = count / 2 + 1;
     let mut body = format!(
-        "<h1>Locks on {count} nodes</h1><p>{needed} of them decide. {} locks in each part, measured on {}.</p>",
-        alone.quorum.len() as u64 + alone.failed,
+        "<h1>Locks on {count} nodes</h1><p>{needed} of them decide. {asked} locks in each part, measured on {}.</p>",
         today()
     );
+    for text in shortfalls(measured) {
+        let _ = write!(body, "<p>{}</p>", escaped(&text));
+    }
     let mut cards = vec![
         (time(alone.quorum.percentile(50.0)), "until a lock is held, half of the time"),
         (time(alone.quorum.percentile(99.0)), "in 99 of 100 cases at most"),

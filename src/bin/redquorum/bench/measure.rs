@@ -1,5 +1,6 @@
 //! The measuring itself: one client alone, one client with a slow node, several clients that contend.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
@@ -8,8 +9,11 @@ use redquorum::{Health, LockGuard, Outcome, Redlock, RedlockBuilder};
 use super::series::Series;
 use crate::exit::Failure;
 
-/// How long answers that were not needed are waited for, to be measured, too.
+/// How long answers that were not needed are waited for, to be measured, too; and as much longer as a node was slowed by.
 const STRAGGLERS: Duration = Duration::from_millis(500);
+
+/// So many locks at most are still held for the sake of such answers when the next one is acquired.
+const OUTSTANDING: usize = 64;
 
 /// How long a contender holds the lock.
 pub const HOLD: Duration = Duration::from_millis(1);
@@ -22,6 +26,7 @@ pub struct Alone {
     /// Acquires that failed.
     pub failed: u64,
     pub last_error: Option<String>,
+    pub took: Duration,
 }
 
 /// Several clients that want the same lock.
@@ -50,8 +55,28 @@ impl Contended {
     }
 }
 
-/// Measures one client alone. `wait_for` says of which nodes the answer is waited for, where it is not needed.
-pub async fn alone(redlock: &Redlock, key: &str, count: u32, bar: &ProgressBar) -> Alone {
+/// How one client alone is measured.
+#[derive(Clone, Copy)]
+pub struct Pace {
+    /// How many locks.
+    pub count: u32,
+    /// After so long there are no more of them.
+    pub limit: Option<Duration>,
+    /// By how much a node was slowed.
+    pub slowed_by: Duration,
+}
+
+/// A lock that is held until all nodes have answered, or the time for that is over.
+struct Open {
+    guard: LockGuard,
+    at: Duration,
+    until: Instant,
+}
+
+/// Measures one client alone, which does one thing after the other. The answers that nobody needed are measured, too: a guard
+/// tells of them for as long as it lives. To wait for them with each lock would take as long as the slowest node, all locks
+/// together; so some locks stay open, each under a key of its own, while the next are acquired.
+pub async fn alone(redlock: &Redlock, key: &str, pace: Pace, bar: &ProgressBar) -> Alone {
     let names = redlock.nodes().into_iter().enumerate();
     let nodes = names.map(|(index, node)| Series::new(format!("n{} {}", index + 1, node.address))).collect();
     let mut measured = Alone {
@@ -60,19 +85,21 @@ pub async fn alone(redlock: &Redlock, key: &str, count: u32, bar: &ProgressBar) 
         release: Series::new("release"),
         failed: 0,
         last_error: None,
+        took: Duration::ZERO,
     };
     connected(redlock).await;
     let began = Instant::now();
-    for _ in 0..count {
+    let mut open = VecDeque::with_capacity(OUTSTANDING + 1);
+    for number in 0..pace.count {
+        if pace.limit.is_some_and(|limit| began.elapsed() >= limit) {
+            break;
+        }
+        let key = format!("{key}:{number}");
         let at = began.elapsed();
-        match redlock.try_acquire(key).await {
+        match redlock.try_acquire(&key).await {
             Ok(guard) => {
                 measured.quorum.add(at, began.elapsed() - at);
-                answers(&guard, at, &mut measured.nodes).await;
-                let asked = began.elapsed();
-                if guard.release().await.is_ok() {
-                    measured.release.add(asked, began.elapsed() - asked);
-                }
+                open.push_back(Open { guard, at, until: Instant::now() + STRAGGLERS + pace.slowed_by });
             }
             Err(error) => {
                 measured.failed += 1;
@@ -80,9 +107,47 @@ pub async fn alone(redlock: &Redlock, key: &str, count: u32, bar: &ProgressBar) 
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
+        while open.len() > OUTSTANDING || open.front().is_some_and(Open::is_answered) {
+            let Some(first) = open.pop_front() else { break };
+            measured.end(first, began).await;
+        }
         bar.inc(1);
     }
+    for left in open {
+        measured.end(left, began).await;
+    }
+    measured.took = began.elapsed();
     measured
+}
+
+impl Open {
+    fn is_answered(&self) -> bool {
+        self.guard.report().nodes().iter().all(|node| node.outcome != Outcome::Pending)
+    }
+}
+
+impl Alone {
+    /// How many locks were asked for.
+    pub fn locks(&self) -> u64 {
+        self.quorum.len() as u64 + self.failed
+    }
+
+    /// Takes down when each node answered, those included that nobody had to wait for, and releases the lock.
+    async fn end(&mut self, open: Open, began: Instant) {
+        while !open.is_answered() && Instant::now() < open.until {
+            tokio::time::sleep(Duration::from_micros(500)).await;
+        }
+        for (node, series) in open.guard.report().nodes().iter().zip(&mut self.nodes) {
+            match node.outcome {
+                Outcome::Granted => series.add(open.at, node.elapsed),
+                _ => series.missing += 1,
+            }
+        }
+        let asked = began.elapsed();
+        if open.guard.release().await.is_ok() {
+            self.release.add(asked, began.elapsed() - asked);
+        }
+    }
 }
 
 /// Waits until the first attempt to connect to each node has ended: a client is ready with a quorum, and the rounds of a short
@@ -90,22 +155,6 @@ pub async fn alone(redlock: &Redlock, key: &str, count: u32, bar: &ProgressBar) 
 async fn connected(redlock: &Redlock) {
     while redlock.nodes().iter().any(|node| node.health == Health::Connecting) {
         tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
-/// When each node answered, those included that nobody had to wait for.
-async fn answers(guard: &LockGuard, at: Duration, nodes: &mut [Series]) {
-    let until = Instant::now() + STRAGGLERS;
-    let mut report = guard.report();
-    while report.nodes().iter().any(|node| node.outcome == Outcome::Pending) && Instant::now() < until {
-        tokio::time::sleep(Duration::from_micros(500)).await;
-        report = guard.report();
-    }
-    for (node, series) in report.nodes().iter().zip(nodes) {
-        match node.outcome {
-            Outcome::Granted => series.add(at, node.elapsed),
-            _ => series.missing += 1,
-        }
     }
 }
 

@@ -16,15 +16,25 @@ use serde_json::{Value, json};
 
 use crate::args::{Bench, Common};
 use crate::exit::{self, Failure};
+use crate::nodes::CONNECT_TIMEOUT;
 use crate::output::{Output, Tone, fill, time, width};
 use crate::places::Places;
 use crate::table::{Table, cell};
-use measure::{Alone, Contended};
+use measure::{Alone, Contended, Pace};
 use series::{PERCENTILES, Series};
+
+/// The part with one slow node takes no longer than this, or than twice what the same took without it: where every lock needs
+/// that node, they would take minutes.
+const SLOW_PART: Duration = Duration::from_secs(5);
+
+/// The most that a slow node may take longer to connect.
+const CONNECTING: Duration = Duration::from_secs(5);
 
 /// All that was measured.
 pub struct Measured {
     pub nodes: Vec<NodeStatus>,
+    /// How many locks were asked for in each part.
+    pub count: u32,
     pub alone: Alone,
     /// With the last node slowed down; not where it cannot be reached by plain TCP, or there is no other.
     pub slowed: Option<Alone>,
@@ -42,14 +52,17 @@ pub async fn bench(common: &Common, args: &Bench, output: &Output) -> Result<u8,
 
     let bar = bar(output, u64::from(args.count) * 3);
     bar.set_message("one client");
-    let alone = measure::alone(&redlock, &key, args.count, &bar).await;
+    let pace = Pace { count: args.count, limit: None, slowed_by: Duration::ZERO };
+    let alone = measure::alone(&redlock, &key, pace, &bar).await;
+    let limit = SLOW_PART.max(alone.took * 2);
     bar.set_message(format!("{} contenders", args.contenders));
     let contended = measure::contended(&places.builder(), &key, args.count, args.contenders, &bar).await?;
     bar.set_message("one node slowed");
     let slowed = match slowed(&places, args).await? {
         Some(builder) => {
             let slow = builder.build().await?;
-            let mut measured = measure::alone(&slow, &key, args.count, &bar).await;
+            let pace = Pace { limit: Some(limit), slowed_by: args.slow, ..pace };
+            let mut measured = measure::alone(&slow, &key, pace, &bar).await;
             slow.close(Duration::from_secs(1)).await;
             // The proxy's address would tell nobody which node it is.
             for (series, named) in measured.nodes.iter_mut().zip(&alone.nodes) {
@@ -62,8 +75,15 @@ pub async fn bench(common: &Common, args: &Bench, output: &Output) -> Result<u8,
     bar.finish_and_clear();
     let nodes = redlock.nodes();
     redlock.close(Duration::from_secs(1)).await;
-    let measured =
-        Measured { nodes, alone, slowed, slowed_by: args.slow, contended, contenders: args.contenders };
+    let measured = Measured {
+        nodes,
+        count: args.count,
+        alone,
+        slowed,
+        slowed_by: args.slow,
+        contended,
+        contenders: args.contenders,
+    };
 
     if let Some(file) = &args.html {
         std::fs::write(file, html::page(&measured))
@@ -94,7 +114,33 @@ async fn slowed(places: &Places, args: &Bench) -> Result<Option<RedlockBuilder>,
     let ConnectionAddr::Tcp(host, port) = info.addr() else { return Ok(None) };
     let port = slow::start(format!("{host}:{port}"), args.slow).await?;
     let slow = info.clone().set_addr(ConnectionAddr::Tcp("127.0.0.1".to_owned(), port));
-    Ok(Some(places.settings().nodes(others.iter().map(String::as_str)).node(slow)))
+    // Only answers to locks are to be late: to connect takes some round trips, and a node that is away is not a slow one.
+    let connecting = places.connect_timeout.unwrap_or(CONNECT_TIMEOUT) + (args.slow * 10).min(CONNECTING);
+    let settings = places.settings().connect_timeout(connecting);
+    Ok(Some(settings.nodes(others.iter().map(String::as_str)).node(slow)))
+}
+
+/// What of a part is not as it was asked for: fewer locks, locks that failed, votes that did not come.
+fn shortfalls(measured: &Measured) -> Vec<String> {
+    let mut told = Vec::new();
+    let slowed_by = time(measured.slowed_by);
+    let slow = format!("n{} slowed by {slowed_by}", measured.nodes.len());
+    let parts = [("one client", Some(&measured.alone)), (&slow, measured.slowed.as_ref())];
+    for (part, alone) in parts.into_iter().filter_map(|(part, alone)| Some((part, alone?))) {
+        let locks = alone.locks();
+        if locks < u64::from(measured.count) {
+            told.push(format!("{part}: {locks} locks in {}, not {}", time(alone.took), measured.count));
+        }
+        for (index, node) in alone.nodes.iter().enumerate().filter(|(_, node)| node.missing > 0) {
+            let (voted, held) = (node.len(), alone.quorum.len());
+            told.push(format!("{part}: n{} voted in time for {voted} of {held} locks", index + 1));
+        }
+        if alone.failed > 0 {
+            let why = alone.last_error.as_deref().unwrap_or_default();
+            told.push(format!("{part}: {} acquires failed, the last: {why}", alone.failed));
+        }
+    }
+    told
 }
 
 fn show(output: &Output, measured: &Measured, args: &Bench) -> Result<(), Failure> {
@@ -102,7 +148,7 @@ fn show(output: &Output, measured: &Measured, args: &Bench) -> Result<(), Failur
     output.line(format!(
         "{} nodes, {needed} decide; {} locks in each part\n",
         measured.nodes.len(),
-        args.count
+        measured.count
     ))?;
     let part = |title: &str, series: &[&Series], highlight: &str| -> Result<(), Failure> {
         let mut head = vec![title];
@@ -135,15 +181,9 @@ fn show(output: &Output, measured: &Measured, args: &Bench) -> Result<(), Failur
     part(&format!("{} contenders", measured.contenders), &[&contended.wait, &contended.gaps], "hand-over")?;
     output.line(format!("{:.0} locks a second, each held {}", contended.rate(), time(measure::HOLD)))?;
     output.line(format!("fairness {:.3}, where 1 is even", contended.fairness()))?;
-    for (name, alone) in
-        [("one client", Some(&measured.alone)), ("one node slowed", measured.slowed.as_ref())]
-    {
-        if let Some(alone) = alone.filter(|alone| alone.failed > 0) {
-            let why = alone.last_error.as_deref().unwrap_or_default();
-            let text = format!("{name}: {} acquires failed, the last: {why}", alone.failed);
-            let lines = fill(&text, usize::from(width()));
-            lines.iter().try_for_each(|line| output.line(output.paint(Tone::Bad, line)))?;
-        }
+    for text in shortfalls(measured) {
+        let lines = fill(&text, usize::from(width()));
+        lines.iter().try_for_each(|line| output.line(output.paint(Tone::Bad, line)))?;
     }
     if measured.slowed.is_none() {
         output.line("No node was slowed down: that takes two nodes, the last of them at redis://")?;

@@ -305,7 +305,8 @@ pub fn guarded(set: &Set) -> Vec<Hit> {
             Some(Hit {
                 node: Some(index),
                 what: format!("does not vote {left}: its memory is younger than the longest TTL"),
-                mend: "wait, and find out why it lost its memory; a node with appendfsync always does not"
+                mend: "wait, where it was just set up or restarted; with --no-restart-guard it votes at once, if it surely \
+                       holds nothing. Where it was neither, find out why it lost its memory"
                     .to_owned(),
             })
         }

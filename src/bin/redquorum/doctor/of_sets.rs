@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use redquorum::NodeVote;
+
 use super::faults::{Hit, Set};
-use super::probe::{Clock, Trouble};
+use super::probe::{Clock, Facts, Trouble};
 use crate::words::time;
 
 /// Clocks that agree with NTP are off by milliseconds.
@@ -148,22 +150,45 @@ pub fn slow(set: &Set) -> Vec<Hit> {
 }
 
 pub fn no_majority(set: &Set) -> Vec<Hit> {
-    let needed = set.places.len() / 2 + 1;
-    let well = set
-        .facts
-        .iter()
-        .filter(|facts| facts.trouble.is_none() && facts.info.get("role").is_none_or(|role| role != "slave"));
-    let well = well.count();
-    if well >= needed {
+    let (nodes, needed) = (set.places.len(), set.places.len() / 2 + 1);
+    let twice: Vec<_> =
+        pairs(set, |one, other| is_one_server(set, one, other)).into_iter().map(|(_, later)| later).collect();
+    let is_replica = |facts: &Facts| facts.info.get("role").is_some_and(|role| role == "slave");
+    let fit = set.asked().filter(|(index, _, facts)| !is_replica(facts) && !twice.contains(index));
+    // How long each does not vote yet; where that is not known, it comes last.
+    let mut waits: Vec<_> = fit
+        .filter_map(|(index, ..)| match set.seen.get(index).map(|node| node.vote) {
+            None | Some(NodeVote::Counts) => Some(Duration::ZERO),
+            Some(NodeVote::Guarded { remaining }) => Some(remaining.unwrap_or(Duration::MAX)),
+            Some(_) => None,
+        })
+        .collect();
+    waits.sort();
+    let voting = waits.iter().filter(|wait| wait.is_zero()).count();
+    if voting >= needed {
         return Vec::new();
     }
-    let denied = set.facts.iter().any(|facts| matches!(facts.trouble, Some(Trouble::Denied(_))));
-    let mend = if denied {
-        "mend the addresses and the nodes named above"
-    } else {
-        "bring the nodes named above back"
-    };
-    of_set(format!("{well} of {} nodes are fit to vote, {needed} are needed", set.places.len()), mend)
+    match waits.get(needed - 1) {
+        Some(wait) => {
+            let when = match *wait {
+                Duration::MAX => "when their markers can be written".to_owned(),
+                wait => format!("in {}", time(wait)),
+            };
+            of_set(
+                format!("{voting} of {nodes} nodes vote now, {needed} are needed: enough do {when}"),
+                "wait for the restart guard; where nodes were just set up and hold nothing, --no-restart-guard",
+            )
+        }
+        None => {
+            let denied = set.facts.iter().any(|facts| matches!(facts.trouble, Some(Trouble::Denied(_))));
+            let mend = if denied || !twice.is_empty() {
+                "mend the addresses and the nodes named above"
+            } else {
+                "bring the nodes named above back"
+            };
+            of_set(format!("{} of {nodes} nodes are fit to vote, {needed} are needed", waits.len()), mend)
+        }
+    }
 }
 
 pub fn even(set: &Set) -> Vec<Hit> {
@@ -185,7 +210,7 @@ pub fn one_node(set: &Set) -> Vec<Hit> {
 }
 
 pub fn versions_differ(set: &Set) -> Vec<Hit> {
-    let version = |facts: &super::probe::Facts| {
+    let version = |facts: &Facts| {
         let of = |name: &str| {
             facts.info.get(name).map(|version| version.split('.').take(2).collect::<Vec<_>>().join("."))
         };
