@@ -22,6 +22,14 @@ soak: ## Torture for an hour, then the promised figures in full size, on a quiet
 	REDQUORUM_FUZZ=1000000 cargo test --release --all-features --bin redquorum any_file
 	scripts/compose-test.sh "cargo test --release --all-features --test torture -- --ignored containers --nocapture"
 
+# The version that Cargo.toml states, which rustup gets if it is not there.
+rust_version = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+
+.PHONY: msrv
+msrv: ## Build the library and the tool with the least Rust version that is stated
+	rustup toolchain install $(rust_version) --profile minimal --no-self-update
+	CARGO_TARGET_DIR=target/msrv cargo +$(rust_version) check --locked --all-features
+
 # How long each client is measured in each round; QUICK=1 only shows that everything works.
 bench_arguments = $(if $(QUICK),--quick) $(SECONDS)
 bench_run = REDQUORUM_REDIS_SERVER="$$(scripts/servers.sh default)" CARGO_TARGET_DIR=target \
