@@ -282,7 +282,7 @@ impl Round {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::Owner;
+    use super::super::message::{Owner, Unknown};
     use super::*;
 
     fn round(nodes: usize) -> Round {
@@ -295,6 +295,17 @@ mod tests {
 
     fn record(round: &mut Round, node: usize, reply: Reply) -> bool {
         round.record(NodeId::new(node), reply, Instant::default())
+    }
+
+    /// Casts the votes of the first nodes.
+    fn cast(round: &mut Round, votes: impl IntoIterator<Item = Reply>) {
+        for (node, reply) in votes.into_iter().enumerate() {
+            record(round, node, reply);
+        }
+    }
+
+    fn down() -> Reply {
+        Reply::NotSent(super::super::message::NotSent::Suspect)
     }
 
     /// Rule 6: success at Q grants, with two nodes still silent.
@@ -343,8 +354,6 @@ mod tests {
     /// The caller can tell contention from an outage.
     #[test]
     fn contention_and_outage_are_told_apart() {
-        let down = || Reply::NotSent(super::super::message::NotSent::Suspect);
-
         let mut contended = round(5);
         for (node, reply) in [down(), down(), held_by(1), held_by(1), held_by(1)].into_iter().enumerate() {
             record(&mut contended, node, reply);
@@ -373,5 +382,109 @@ mod tests {
             record(&mut split, node, reply);
         }
         assert_eq!(split.majority_holder(), None);
+    }
+
+    /// Every vote comes back as it was cast; the plain ones take no room, nor does what another has replaced.
+    #[test]
+    fn votes_are_kept_as_they_were_cast() {
+        let unknown = || Reply::Unknown(Unknown::Closed);
+        let mut round = round(5);
+        let votes = [Reply::Granted, Reply::Absent, Reply::NotOurs, unknown(), unknown()];
+        for (node, reply) in votes.iter().enumerate() {
+            record(&mut round, node, reply.clone());
+        }
+        let cast: Vec<_> = round.votes().map(|vote| vote.reply.cloned()).collect();
+        assert_eq!(cast, votes.map(Some));
+        assert_eq!(round.others.len(), 2);
+
+        record(&mut round, 3, Reply::Absent);
+        record(&mut round, 4, held_by(1));
+        let cast: Vec<_> = round.votes().skip(3).map(|vote| vote.reply.cloned()).collect();
+        assert_eq!(cast, [Some(Reply::Absent), Some(held_by(1))]);
+        assert_eq!(round.others.len(), 1);
+    }
+
+    /// Nothing but the guard stands in the way where there are guarded nodes, and with them the grants would be enough.
+    #[test]
+    fn the_guard_alone_stands_in_the_way() {
+        let guarded = || Reply::Uncounted(Uncounted::Guarded { until: Instant::FAR_FUTURE });
+        for (grants, guards, alone) in
+            [(2, 1, true), (1, 2, true), (0, 3, true), (1, 1, false), (0, 2, false), (3, 0, false)]
+        {
+            let mut round = round(5);
+            let votes = std::iter::repeat_n(Reply::Granted, grants)
+                .chain(std::iter::repeat_with(guarded).take(guards));
+            cast(&mut round, votes);
+            assert_eq!(round.is_guarded(), alone, "{grants} grants, {guards} guarded");
+        }
+    }
+
+    /// Contention takes somebody who holds the key; grants, guarded grants, refusals and open votes together must make a quorum.
+    #[test]
+    fn contention_takes_a_holder() {
+        let guarded = || Reply::Uncounted(Uncounted::Guarded { until: Instant::FAR_FUTURE });
+        let cases: [(&[Reply], bool); 4] = [
+            (&[Reply::Granted, guarded(), held_by(1), down(), down()], true),
+            (&[Reply::Granted, Reply::Granted, down(), down()], false),
+            (&[held_by(1), down(), down()], true),
+            (&[held_by(1), down(), down(), down()], false),
+        ];
+        for (votes, contention) in cases {
+            let mut round = round(5);
+            cast(&mut round, votes.iter().cloned());
+            assert_eq!(round.is_contention(), contention, "{votes:?}");
+        }
+    }
+
+    /// Counters at their end stand in the way where there are some, and a quorum could be had without that.
+    #[test]
+    fn spent_counters_stand_in_the_way() {
+        let spent = || Reply::CounterSpent;
+        let cases: [(&[Reply], bool); 5] = [
+            (&[spent(), spent(), spent()], true),
+            (&[Reply::Granted, spent(), spent(), down(), down()], true),
+            (&[spent(), down(), down()], true),
+            (&[spent(), down(), down(), down()], false),
+            (&[Reply::Granted, Reply::Granted, down(), down()], false),
+        ];
+        for (votes, is_spent) in cases {
+            let mut round = round(5);
+            cast(&mut round, votes.iter().cloned());
+            assert_eq!(round.is_spent(), is_spent, "{votes:?}");
+        }
+    }
+
+    /// A holder shows where those who named it, and those who have not answered but the node that voted for us, may be a quorum.
+    #[test]
+    fn a_holder_shows_on_what_can_be_a_quorum() {
+        let (ours, granted) = (4, Reply::Granted);
+        let cases: [(&[Reply], bool); 6] = [
+            (&[held_by(1), held_by(1), held_by(1), granted.clone(), granted.clone()], true),
+            (&[held_by(1), held_by(1), granted.clone()], true),
+            (&[held_by(1), held_by(1), granted.clone(), granted.clone()], false),
+            (&[held_by(1), held_by(1), held_by(2), down(), down()], false),
+            (&[held_by(1), granted.clone(), granted.clone()], false),
+            (&[granted.clone(), granted.clone(), granted], false),
+        ];
+        for (votes, shows) in cases {
+            let mut round = round(5);
+            cast(&mut round, votes.iter().cloned());
+            assert_eq!(round.shows_a_holder(NodeId::new(ours)), shows, "{votes:?}");
+        }
+        let mut whole = round(5);
+        cast(&mut whole, [held_by(1), held_by(1), held_by(1), Reply::Granted, Reply::Granted]);
+        assert!(whole.majority_holder().is_some(), "all have answered, and three name one");
+    }
+
+    /// Of the lives that nodes told, the shortest.
+    #[test]
+    fn the_shortest_life_is_told() {
+        let held = |millis: Option<u64>| {
+            Reply::Held(Holder { value: HolderValue::Unnamed, remaining: millis.map(Duration::from_millis) })
+        };
+        let mut round = round(5);
+        assert_eq!(round.shortest_remaining(), None);
+        cast(&mut round, [held(Some(50)), held(None), held(Some(30)), down()]);
+        assert_eq!(round.shortest_remaining(), Some(Duration::from_millis(30)));
     }
 }

@@ -42,8 +42,8 @@ fn alike(text: &str) -> String {
         (r"[0-9A-F]{16}…", "HOLDER"),
         (r"(Redis|Valkey) [0-9.]+", "SERVER"),
         (r"[0-9]+(\.[0-9]+)? ?(µs|ms|s|min)\b", "TIME"),
-        // Which of them answered before it was decided.
-        (r"held by HOLDER in TIME|not waited for", "ANSWER"),
+        // Which of them answered before it was decided; and servers before 7.0 do not name the holder.
+        (r"held by (HOLDER|another) in TIME|not waited for", "ANSWER"),
         (r", [0-9] pending of", " of"),
         (r"([^0-9.(])[0-9]+(\.[0-9]+)?\b", "${1}NUMBER"),
         (r"\s+", " "),

@@ -197,3 +197,40 @@ fn only_grants_are_weighed() {
     let same = Standing::SameAs(NodeId::new(0));
     assert_eq!(same.weigh(Reply::Granted, at(9)), Reply::Uncounted(Uncounted::SameServer(NodeId::new(0))));
 }
+
+/// A clock may be off by a second and the drift since the last look, to the microsecond, either way.
+#[test]
+fn clocks_may_be_off_by_a_second_and_their_drift() {
+    for (micros, cause) in [
+        (1_200_000, None),
+        (1_200_001, Some(Cause::ClockSet)),
+        (-1_200_000, None),
+        (-1_200_001, Some(Cause::ClockSet)),
+    ] {
+        let look = look(20_000);
+        let off = Reading { time: look.time.and_then(|time| time.checked_add_signed(micros)), ..look };
+        assert_eq!(known(false).handle_reading(&off), cause, "{micros}");
+    }
+}
+
+/// A run without its uptime dates nothing, and one that did not restart has no reason for another replication history, however
+/// well it writes.
+#[test]
+fn half_a_run_proves_nothing() {
+    let run = Some(Run { id: Some(Id::of(b"run")), uptime: None, durable: false });
+    let mut memory = Memory::new(Some(guard()));
+    assert_eq!(memory.handle_reading(&Reading { run, ..look(0) }), Some(Cause::Undated));
+
+    let other = Reading { replication: Some(Id::of(b"other")), ..connect(20_000, b"run", LONG, true) };
+    assert_eq!(known(true).handle_reading(&other), Some(Cause::RoleChanged));
+}
+
+/// What was told once is not told again where another reading says the same.
+#[test]
+fn the_same_evidence_is_no_news() {
+    let mut memory = Memory::new(Some(guard()));
+    let young = |millis| connect(millis, b"run", Duration::from_millis(4_000 + millis), false);
+    assert_eq!(memory.handle_reading(&young(0)), Some(Cause::Young));
+    assert_eq!(memory.handle_reading(&young(1_000)), None);
+    assert_eq!(memory.standing(), Standing::CountsFrom(at(7_102)));
+}
