@@ -132,10 +132,8 @@ impl Terminal {
             .map(|arg| format!("'{}'", arg.to_string_lossy()))
             .collect::<Vec<_>>()
             .join(" ");
-        // As a terminal's shell starts it: with nothing ignored that job control needs, whatever runs the tests ignores.
-        let fresh = if cfg!(target_os = "linux") { "env --default-signal=HUP,TTIN,TTOU " } else { "" };
         let program = command.get_program().to_string_lossy();
-        let line = format!("{fresh}{program} {args}; echo ended $?; sleep 60");
+        let line = format!("{program} {args}; echo ended $?; sleep 60");
         let set = command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
         let variables: Vec<_> = set.collect();
         command = Command::new("tmux");

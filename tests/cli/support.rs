@@ -24,7 +24,13 @@ pub fn tool(cluster: &Cluster, args: &[&str]) -> Command {
 
 /// The tool without nodes.
 pub fn bare(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_redquorum"));
+    // As from a shell's prompt: the tool leaves ignored what its starter ignores, and whoever runs the tests in the background
+    // may ignore signals that these tests send.
+    let program = env!("CARGO_BIN_EXE_redquorum");
+    let mut command = Command::new(if cfg!(target_os = "linux") { "env" } else { program });
+    if cfg!(target_os = "linux") {
+        command.args(["--default-signal", program]);
+    }
     for name in ["REDQUORUM_NODES", "REDQUORUM_CONFIG", "REDQUORUM_PREFIX", "RUST_LOG", "NO_COLOR", "COLUMNS"]
     {
         command.env_remove(name);
