@@ -1,6 +1,7 @@
 //! One waiter, by hand.
 
 use super::super::line::{NodeName, rank};
+use super::super::message::Holder;
 use super::super::quorum::Quorum;
 use super::*;
 
@@ -203,4 +204,209 @@ fn head_that_claims_in_vain_gives_way() {
         assert_eq!(left.len(), usize::from(refused), "it has left the line for good: {left:?}");
         assert!(waiter.wants_owner());
     }
+}
+
+fn place(before: u32, holder: Option<Holder>) -> Place {
+    Place { before, score: 7, entered: false, holder }
+}
+
+fn held_for(millis: u64, value: HolderValue) -> Option<Holder> {
+    Some(Holder { value, remaining: Some(Duration::from_millis(millis)) })
+}
+
+/// A waiter that stands at the best node since `at(1)`.
+fn standing(polls: bool, place: Place) -> Waiter {
+    let mut waiter = asking();
+    waiter.polls = polls;
+    let (call, _) = drain(&mut waiter, C1, at(0)).remove(0);
+    waiter.handle_reply(call, C1, Reply::Queued(place), at(1));
+    waiter
+}
+
+/// A waiter whose best node does not answer, and that stands at the second since `at(500)`.
+fn at_the_second() -> Waiter {
+    let mut waiter = asking();
+    drain(&mut waiter, C1, at(0));
+    waiter.handle_timeout(at(200));
+    waiter.supply(owner(2), false, at(500));
+    let calls = drain(&mut waiter, C1, at(500));
+    let (call, _) = calls.into_iter().find(|(_, operation)| !operation.releases()).expect("a look");
+    waiter.handle_reply(call, C1, Reply::Queued(place(0, None)), at(501));
+    waiter.poll_event();
+    waiter
+}
+
+/// Whether it asks now: a look, and nothing else.
+fn asks(waiter: &mut Waiter) -> bool {
+    let sent = drain(waiter, C1, at(900));
+    assert!(sent.len() <= 1 && sent.iter().all(|(_, operation)| operation.name() == "queue"), "{sent:?}");
+    !sent.is_empty()
+}
+
+/// The pace of looks: a beat for who is woken; for who polls by its place, up to twenty times 50 ms; the first two no later
+/// than a millisecond after the end of the key; the first behind another client's holder every 100 ms.
+#[test]
+fn looks_follow_place_and_holder() {
+    let ours = || HolderValue::Owner(owner(8));
+    let other = || HolderValue::Foreign((*b"x").into());
+    let beat = (1_010, 1_050);
+    for (polls, before, holder, (least, most)) in [
+        (false, 0, None, beat),
+        (false, 5, held_for(300, ours()), beat),
+        (false, 0, held_for(300, ours()), (301, 301)),
+        (false, 1, held_for(300, ours()), (301, 301)),
+        (false, 0, held_for(9_000, ours()), beat),
+        (false, 0, held_for(9_000, other()), (100, 100)),
+        (false, 0, held_for(40, other()), (41, 41)),
+        (false, 1, held_for(9_000, other()), beat),
+        (true, 0, None, (50, 50)),
+        (true, 3, None, (200, 200)),
+        (true, 19, None, (1_000, 1_000)),
+        (true, 500, None, (1_000, 1_000)),
+    ] {
+        let waiter = standing(polls, place(before, holder.clone()));
+        let pause = waiter.poll_timeout().expect("a look").since(at(1)).as_millis() as u64;
+        assert!((least..=most).contains(&pause), "polls {polls}, {before} before, {holder:?}: {pause} ms");
+    }
+}
+
+/// Its place is told with whether it had been dropped: only who had one before can have been.
+#[test]
+fn a_place_that_was_dropped_is_told() {
+    let mut waiter = asking();
+    for (entered, dropped) in [(true, false), (false, false), (true, true)] {
+        let (call, _) = drain(&mut waiter, C1, at(0)).remove(0);
+        let place = Place { entered, ..place(1, None) };
+        waiter.handle_reply(call, C1, Reply::Queued(place.clone()), at(1));
+        assert_eq!(waiter.poll_event(), Some(Event::Standing { place, dropped }));
+        waiter.handle_nudge(at(2));
+    }
+}
+
+/// Who stands at a worse node knows the better ones, and tries again after two seconds; who stands at the best stays.
+#[test]
+fn a_worse_node_is_left_in_time() {
+    let best = standing(false, place(0, None));
+    assert!(best.better().is_empty() && !best.wants_back(at(60_000)));
+
+    let second = at_the_second();
+    assert_eq!(second.node(), best.ranks.as_slice()[1]);
+    assert_eq!(second.better().min(), Some(best.node()));
+    assert!(!second.wants_back(at(2_499)) && second.wants_back(at(2_500)));
+}
+
+/// A node that takes work again: a better one is moved to, the own one is looked at by who leads, others are nothing to it.
+#[test]
+fn a_node_that_takes_work_again_matters_by_its_rank() {
+    let ranks = asking().ranks;
+    let [best, own] = ranks.as_slice() else { panic!("two of three may keep a line") };
+
+    let mut waiter = at_the_second();
+    waiter.handle_usable(*best, at(900));
+    assert!(waiter.wants_owner() && waiter.node() == *best);
+    assert!(drain(&mut waiter, C1, at(900)).iter().all(|(_, operation)| operation.releases()), "it leaves");
+
+    for leads in [true, false] {
+        let mut waiter = at_the_second();
+        waiter.set_leads(leads, at(5_000));
+        waiter.handle_usable(*own, at(900));
+        assert_eq!(asks(&mut waiter), leads);
+    }
+
+    let mut waiter = standing(false, place(0, None));
+    waiter.handle_usable(*own, at(900));
+    assert!(!asks(&mut waiter) && !waiter.wants_owner(), "a worse one");
+    waiter.handle_nudge(at(900));
+    assert!(asks(&mut waiter), "a nudge is worth a look");
+}
+
+/// A timer that comes too early changes nothing; at its time it makes the look.
+#[test]
+fn looks_are_made_at_their_time() {
+    let mut waiter = standing(true, place(0, None));
+    waiter.handle_timeout(at(50));
+    assert!(!asks(&mut waiter));
+    waiter.handle_timeout(at(51));
+    assert!(asks(&mut waiter));
+}
+
+/// The first look without an answer is repeated after a grace; after the second the next node is gone to.
+#[test]
+fn one_lost_answer_costs_no_place() {
+    let mut waiter = standing(true, place(0, None));
+    waiter.handle_timeout(at(51));
+    assert!(asks(&mut waiter));
+    waiter.handle_timeout(at(251));
+    assert_eq!(waiter.poll_timeout(), Some(at(251).after(GRACE)));
+    assert!(!waiter.wants_owner());
+
+    waiter.handle_timeout(at(251).after(GRACE));
+    assert!(asks(&mut waiter));
+    waiter.handle_timeout(at(900));
+    assert!(waiter.wants_owner());
+    assert_eq!(waiter.node(), waiter.ranks.as_slice()[1]);
+}
+
+/// A node that is full for the moment is asked again after an eighth of a beat, at the same place.
+#[test]
+fn a_full_node_is_asked_again_soon() {
+    let mut waiter = standing(true, place(0, None));
+    waiter.handle_timeout(at(51));
+    let send = waiter.poll_send().expect("a look");
+    waiter.handle_sent(send.call, Err(NotSent::Backlog), at(60));
+    let pause = waiter.poll_timeout().expect("a look").since(at(60)).as_millis();
+    assert!((126..=131).contains(&pause), "{pause} ms");
+    assert!(waiter.doubt().is_answered(), "nothing was sent");
+}
+
+/// Answers to calls of an earlier owner say nothing of the present one.
+#[test]
+fn answers_to_earlier_owners_are_ignored() {
+    let mut waiter = asking();
+    let (early, _) = drain(&mut waiter, C1, at(0)).remove(0);
+    waiter.handle_timeout(at(200));
+    waiter.supply(owner(2), false, at(300));
+    let calls = drain(&mut waiter, C1, at(300));
+    waiter.handle_reply(early, C1, Reply::Voted, at(301));
+    assert_eq!(waiter.poll_event(), None);
+    assert!(!waiter.doubt().is_answered(), "{calls:?}");
+
+    // Nor is a call of theirs, sent late, one of its own.
+    let before = waiter.doubt();
+    waiter.handle_sent(early, Ok(C2), at(302));
+    assert_eq!(waiter.doubt(), before);
+}
+
+/// What a failed round says of a setback: whether a better node answered, whether anybody refused, whether one holder shows,
+/// and the shortest life that was told.
+#[test]
+fn a_setback_is_read_from_the_round() {
+    let mut round = Round::new(Quorum::of(3).unwrap(), at(0));
+    let waiter = at_the_second();
+    let best = waiter.ranks.as_slice()[0];
+    let free = Setback { best: true, refused: false, holder: false, remaining: None };
+    assert_eq!(waiter.setback(&round), free);
+
+    let holder = held_for(70, HolderValue::Owner(owner(8))).expect("a holder");
+    round.record(best, Reply::Held(holder), at(1));
+    let refused =
+        Setback { best: false, refused: true, holder: true, remaining: Some(Duration::from_millis(70)) };
+    assert_eq!(waiter.setback(&round), refused);
+    let first = standing(false, place(0, None));
+    assert!(first.setback(&round).best, "no node is better than the best");
+}
+
+/// Who gives its vote back stands aside for its pause, and up to 40 ms more.
+#[test]
+fn who_gives_its_vote_back_stands_aside() {
+    let mut waiter = asking();
+    let (call, _) = drain(&mut waiter, C1, at(0)).remove(0);
+    waiter.handle_reply(call, C1, Reply::Voted, at(1));
+    let setback = Setback { best: false, refused: true, holder: true, remaining: None };
+    waiter.claim_failed(waiter.doubt(), setback, at(10));
+    let aside = waiter.poll_timeout().expect("a pause").since(at(10));
+    assert!(
+        aside >= waiter.retry_pause() && aside < waiter.retry_pause() + Duration::from_millis(40),
+        "{aside:?}"
+    );
 }
