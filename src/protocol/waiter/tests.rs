@@ -410,3 +410,48 @@ fn who_gives_its_vote_back_stands_aside() {
         "{aside:?}"
     );
 }
+
+/// The pause after so many failed claims, when the last of them told that the key lives so much longer.
+fn paused(failures: u8, left: Option<u64>) -> Duration {
+    let mut waiter = asking();
+    waiter.habits.hand_over = Ttl::unchecked(Duration::from_secs(60));
+    let (mut call, _) = drain(&mut waiter, C1, at(0)).remove(0);
+    waiter.handle_reply(call, C1, Reply::Voted, at(0));
+    for failure in 1..=failures {
+        let remaining = left.filter(|_| failure == failures).map(Duration::from_millis);
+        waiter.claim_failed(waiter.doubt(), Setback { remaining, ..held_by_one() }, at(0));
+        waiter.supply(owner(failure + 1), false, at(0));
+        (call, _) = drain(&mut waiter, C1, at(0)).remove(0);
+        waiter.handle_reply(call, C1, Reply::Voted, at(0));
+        if failure < failures {
+            waiter.handle_timeout(waiter.poll_timeout().expect("a pause"));
+        }
+    }
+    waiter.poll_timeout().expect("a pause").since(at(0))
+}
+
+/// Pauses double; one that would outlast the key is cut to the longest that does not, the first at least.
+#[test]
+fn pauses_do_not_outlast_the_key() {
+    let first = paused(1, None);
+    assert_eq!(first, FIRST_RETRY);
+    assert_eq!((paused(2, None), paused(4, None)), (first * 2, first * 8));
+    let (two, first_millis) = (first.as_millis() as u64 * 2, first.as_millis() as u64);
+    assert_eq!(paused(4, Some(two)), first * 2, "as long as the key lives is not longer");
+    assert_eq!(paused(4, Some(two - 1)), first);
+    assert_eq!(paused(4, Some(0)), first);
+    assert_eq!(paused(4, Some(first_millis * 100)), first * 8);
+    assert_eq!(paused(1, Some(0)), first);
+}
+
+/// What is drawn differs from time to time and stays below its limit, so that those who failed together do not go on together.
+#[test]
+fn what_is_drawn_differs() {
+    let mut waiter = asking();
+    let drawn: Vec<_> = (0..100).map(|_| waiter.draw(40)).collect();
+    assert!(drawn.iter().all(|number| *number < 40));
+    let kinds: std::collections::BTreeSet<_> = drawn.iter().collect();
+    assert!(kinds.len() > 30, "{drawn:?}");
+    let odd = drawn.iter().filter(|number| *number % 2 == 1).count();
+    assert!((30..=70).contains(&odd), "a choice of two is one: {odd}");
+}
