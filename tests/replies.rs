@@ -324,6 +324,8 @@ async fn commands_sent_together_find_their_own_answers() {
         }
     }
 
+    // Servers before 7.0 do not name the holder in a refusal.
+    let named = cluster[0].version().at_least((7, 0), (7, 2));
     // All in one turn of the runtime, more than fit into one request.
     let attempts = (0..KEYS).map(|key| redlock.lock(format!("k{key}")).no_wait().into_future());
     let mut guards = Vec::new();
@@ -333,9 +335,10 @@ async fn commands_sent_together_find_their_own_answers() {
                 assert_eq!(guard.key(), format!("k{key}").as_bytes());
                 guards.push(guard);
             }
-            (1, Err(error)) => {
+            (1, Err(error)) if named => {
                 assert_eq!(error.holder(), Some(format!("\"other{key}\"").as_str()), "{error}")
             }
+            (1, Err(error)) => assert!(error.is_contention(), "{error}"),
             (2, Err(_)) => {}
             (_, other) => panic!("k{key}: {other:?}"),
         }

@@ -215,3 +215,15 @@ fn uncounted_grants_count_for_the_number() {
     assert!(matches!(lease.poll_event(), Some(Event::Held(_))));
     assert_eq!(lease.fencing_token(), Some(FencingToken::new(900)));
 }
+
+/// Rule 1: the validity of a fenced lock counts from the start of its clock, whatever that shows.
+#[test]
+fn validity_counts_from_the_start_of_the_clock() {
+    let owner = Owner::from_bytes([7; 16]);
+    let lease = Lease::acquire(terms(3), Key::new(*b"k"), owner, Asking::Set, at(1_000));
+    let mut lease = lease.fenced(100, week());
+    for send in drain(&mut lease, at(1_000)) {
+        answer(&mut lease, &send, number(100), at(1_010));
+    }
+    assert!(matches!(lease.poll_event(), Some(Event::Held(validity)) if validity.until() == at(10_898)));
+}
