@@ -398,6 +398,7 @@ mod tests {
         assert_eq!(round.others.len(), 2);
 
         record(&mut round, 3, Reply::Absent);
+        assert_eq!(round.vote(NodeId::new(4)).unwrap().reply, Some(&unknown()));
         record(&mut round, 4, held_by(1));
         let cast: Vec<_> = round.votes().skip(3).map(|vote| vote.reply.cloned()).collect();
         assert_eq!(cast, [Some(Reply::Absent), Some(held_by(1))]);
