@@ -455,3 +455,23 @@ fn what_is_drawn_differs() {
     let odd = drawn.iter().filter(|number| *number % 2 == 1).count();
     assert!((30..=70).contains(&odd), "a choice of two is one: {odd}");
 }
+
+/// Rule 3: a take-over without an answer leaves neither owner behind: both are released, and owed until that is answered.
+#[test]
+fn a_take_over_without_an_answer_releases_both_owners() {
+    let mut waiter = asking();
+    let (call, _) = drain(&mut waiter, C1, at(0)).remove(0);
+    waiter.handle_reply(call, C1, Reply::Voted, at(1));
+    waiter.claim_failed(waiter.doubt(), held_by_one(), at(3));
+    waiter.supply(owner(2), false, at(3));
+    drain(&mut waiter, C1, at(3));
+
+    waiter.handle_timeout(at(203));
+
+    let mut released = Vec::new();
+    while let Some(send) = waiter.poll_send() {
+        assert!(send.operation.releases() && send.debt.is_some(), "{send:?}");
+        released.extend(send.operation.owner());
+    }
+    assert_eq!(released, [owner(1), owner(2)]);
+}
