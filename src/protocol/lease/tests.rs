@@ -521,3 +521,34 @@ fn release_of_what_was_never_sent_ends_at_once() {
         assert!(send.debt.is_some(), "and without an answer it is repeated");
     }
 }
+
+/// After a confirmed extension only a missing key is set again; an answer after one that was not confirmed proves no loss by
+/// itself; and a lease that ran out by its TTL has expired, it was not held out.
+#[test]
+fn stragglers_prove_what_they_say() {
+    let mut lease = held_lease(5);
+    lease.extend(ttl(10_000), at(2));
+    let sends = drain(&mut lease, at(2));
+    for send in &sends[..3] {
+        answer(&mut lease, send, Reply::Granted, at(3));
+    }
+    assert!(matches!(lease.poll_event(), Some(Event::Extended(_))));
+    answer(&mut lease, &sends[3], Reply::Granted, at(4));
+    assert!(drain(&mut lease, at(4)).is_empty(), "it is there");
+    answer(&mut lease, &sends[4], Reply::Absent, at(4));
+    assert_eq!(names(&drain(&mut lease, at(4))), [(4, "claim")]);
+
+    let mut lease = held_lease(5);
+    lease.extend(ttl(10_000), at(2));
+    let sends = drain(&mut lease, at(2));
+    for send in &sends[..3] {
+        answer(&mut lease, send, Reply::Unknown(Unknown::Closed), at(3));
+    }
+    assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Unconfirmed)));
+    answer(&mut lease, &sends[3], Reply::Absent, at(4));
+    assert_eq!((lease.poll_event(), lease.end()), (None, None), "one of five");
+
+    lease.extend(ttl(10_000), at(9_898));
+    assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Expired)));
+    assert_eq!(lease.end(), Some(End::Expired));
+}
