@@ -94,16 +94,9 @@ fn settle(ledger: &mut Ledger, nodes: &[Node], mailbox: &Arc<Mailbox>, now: Inst
 
 fn publish(balance: &watch::Sender<Balance>, ledger: &Ledger) {
     let current = Balance { open: ledger.open(), settled: ledger.settled() };
-    balance.send_if_modified(|before| {
-        let changed = *before != current;
-        if current.settled.dropped > before.settled.dropped {
-            tracing::warn!(
-                dropped = current.settled.dropped,
-                "too many open outcomes, some are left to their TTL"
-            );
-        }
-        meter::debts(*before, current);
-        *before = current;
-        changed
-    });
+    let before = balance.send_replace(current);
+    if current.settled.dropped > before.settled.dropped {
+        tracing::warn!(dropped = current.settled.dropped, "too many open outcomes, some are left to their TTL");
+    }
+    meter::debts(before, current);
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use redquorum::testing::MemoryCluster;
 
 use super::support::{KEY, nothing_is_left};
+use crate::common::Ear;
 
 /// Law: a guard dropped on a plain thread, outside every runtime, releases its lock.
 #[tokio::test(start_paused = true)]
@@ -16,6 +17,22 @@ async fn dropped_on_a_plain_thread() {
     std::thread::spawn(move || drop(guard)).join().unwrap();
 
     nothing_is_left(&cluster, &redlock, "plain thread").await;
+}
+
+/// Law: outcomes that stay open for a while and are settled are worth no warning.
+#[tokio::test(start_paused = true)]
+async fn debts_that_are_settled_are_no_trouble() {
+    let ear = Ear::default();
+    let _listening = tracing::subscriber::set_default(ear.clone());
+    let cluster = MemoryCluster::new(3);
+    let redlock = cluster.builder().build().await.unwrap();
+    cluster.node(1).crash();
+    drop(redlock.acquire(KEY).await.unwrap());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    cluster.node(1).heal();
+
+    nothing_is_left(&cluster, &redlock, "a node was away").await;
+    assert!(!ear.heard().contains("left to their TTL"), "{}", ear.heard());
 }
 
 /// Law: a panic while the lock is held releases it while unwinding.
