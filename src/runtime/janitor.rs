@@ -96,7 +96,10 @@ fn publish(balance: &watch::Sender<Balance>, ledger: &Ledger) {
     let current = Balance { open: ledger.open(), settled: ledger.settled() };
     let before = balance.send_replace(current);
     if current.settled.dropped > before.settled.dropped {
-        tracing::warn!(dropped = current.settled.dropped, "too many open outcomes, some are left to their TTL");
+        tracing::warn!(
+            dropped = current.settled.dropped,
+            "too many open outcomes, some are left to their TTL"
+        );
     }
     meter::debts(before, current);
 }
