@@ -57,7 +57,7 @@ bench-docs: bench bench-peers ## Measure everything, and refresh docs/benchmarks
 	@$(bench_run) --bin report
 
 .PHONY: mutants
-mutants: ## Change the protocol in every small way and see whether a test notices: hours; SHARD=0/10 for a part
+mutants: ## Change protocol and janitor in every small way and see whether a test notices: an hour; SHARD=0/10 for a part
 	scripts/mutants.sh $(SHARD)
 
 .PHONY: compose-test

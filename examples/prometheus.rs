@@ -26,6 +26,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let redlock = common::builder().build().await?;
     let once = std::env::var_os("ONCE").is_some();
 
+    // A client that is gone has no node that is up: this one is there as long as its metrics are asked for.
+    let client = redlock.clone();
     let worker = tokio::spawn(async move {
         for round in 0u64.. {
             if once && round == 20 {
@@ -41,6 +43,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     if once {
         worker.await??;
         println!("{}", metrics.render());
+        client.close(Duration::from_secs(1)).await;
         return Ok(());
     }
 

@@ -27,6 +27,7 @@ macro_rules! document {
         /// [operations.md]: crate::docs::operations
         /// [operations.md#access]: crate::docs::operations#access
         /// [operations.md#restarts]: crate::docs::operations#restarts
+        /// [fencing.md#exactly-once]: crate::docs::fencing#exactly-once
         /// [safety.md]: crate::docs::safety
         /// [testing.md]: crate::docs::testing
         /// [waiting.md]: crate::docs::waiting

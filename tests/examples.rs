@@ -118,5 +118,10 @@ fn blocking_needs_no_runtime() {
 #[cfg(feature = "metrics")]
 #[test]
 fn prometheus_shows_metrics() {
-    shows("prometheus", &["redquorum_acquires_total{", "redquorum_round_seconds_bucket{"]);
+    let lines = [
+        "redquorum_acquires_total{",
+        "redquorum_round_seconds_bucket{",
+        "redquorum_node_up{node=\"memory-1\"} 1",
+    ];
+    shows("prometheus", &lines);
 }

@@ -142,6 +142,23 @@ fn names_of_links_are_given() {
     none(wrong);
 }
 
+/// Links between the pages that rustdoc shows lead somewhere there as well: each goes by a name that `src/docs.rs` knows.
+#[test]
+fn rustdoc_knows_the_links_between_pages() {
+    let known = fs::read_to_string(top().join("src/docs.rs")).expect("the module");
+    let links = found(r"(?m)^\[([^\]]+)\]: [a-z]+\.md", |page| page.text.clone());
+    let unknown =
+        links.into_iter().filter(|(_, name)| !known.contains(&format!("/// [{name}]: crate::docs::")));
+    let mut wrong: Vec<_> = unknown.map(|(path, name)| format!("{}: [{name}]", path.display())).collect();
+    let inline = regex(r"\]\([a-z]+\.md");
+    for page in pages().iter().filter(|page| page.path.starts_with("docs")) {
+        wrong.extend(
+            inline.find_iter(&page.prose()).map(|link| format!("{}: {}", page.path.display(), link.as_str())),
+        );
+    }
+    none(wrong);
+}
+
 /// A table has no gap: whatever follows an empty line is none of its rows.
 #[test]
 fn tables_are_whole() {
@@ -205,7 +222,9 @@ fn commands_name_what_is_there() {
             }
         }
     }
-    for (path, list) in found(r"(?:cargo|`)[^\n`]*--features ([a-z,]+)", text) {
+    for (path, list) in
+        found(r"(?:cargo (?:run|test|install|build|check) |`)[^\n`]*--features ([a-z,]+)", text)
+    {
         for feature in list.split(',').filter(|feature| !manifest.contains(&format!("\n{feature} = ["))) {
             wrong.push(format!("{}: --features {feature}", path.display()));
         }

@@ -2,11 +2,14 @@
 
 mod clients;
 mod common;
+#[path = "common/ear.rs"]
+mod ear;
 
 use std::time::Duration;
 
 use clients::{SOON, builder, ms, until_votes};
-use common::{Cluster, Ear, Proxy, Server};
+use common::{Cluster, Proxy, Server};
+use ear::Ear;
 use redquorum::{IntoNode, Outcome, Redlock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

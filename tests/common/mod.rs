@@ -10,8 +10,6 @@
 #![allow(dead_code, unused_imports)]
 
 mod cluster;
-#[cfg(feature = "runtime")]
-mod ear;
 mod faketime;
 mod port;
 mod proxy;
@@ -22,8 +20,6 @@ mod tls;
 use std::time::{Duration, Instant};
 
 pub use cluster::Cluster;
-#[cfg(feature = "runtime")]
-pub use ear::Ear;
 pub use faketime::{faketime, set_clock, with_clock_in};
 pub use proxy::{Flow, Mode, Proxy, Traffic};
 pub use replies::ReplyFramer;

@@ -9,6 +9,8 @@ mod closing;
 #[path = "../common/mod.rs"]
 mod common;
 mod drops;
+#[path = "../common/ear.rs"]
+mod ear;
 mod fencing;
 mod guard;
 mod histories;
