@@ -22,12 +22,12 @@ macro_rules! document {
         /// [cli.md]: crate::docs::cli
         /// [design.md]: crate::docs::design
         /// [fencing.md]: crate::docs::fencing
+        /// [fencing.md#exactly-once]: crate::docs::fencing#exactly-once
         /// [limits.md]: crate::docs::limits
         /// [migrating.md]: crate::docs::migrating
         /// [operations.md]: crate::docs::operations
         /// [operations.md#access]: crate::docs::operations#access
         /// [operations.md#restarts]: crate::docs::operations#restarts
-        /// [fencing.md#exactly-once]: crate::docs::fencing#exactly-once
         /// [safety.md]: crate::docs::safety
         /// [testing.md]: crate::docs::testing
         /// [waiting.md]: crate::docs::waiting

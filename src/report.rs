@@ -12,6 +12,9 @@ use crate::protocol::quorum::NodeId;
 use crate::protocol::round::{Round, Vote};
 use crate::protocol::time::Instant;
 
+/// What a node did that did what an acquire asked for.
+const GRANTED: &str = "granted";
+
 /// The votes of one round. `Display` is one line that a person understands:
 ///
 /// ```text
@@ -213,7 +216,7 @@ impl Report {
     pub(crate) fn new(round: &Round, nodes: &[Node]) -> Self {
         let started = round.started();
         let nodes = round.votes().zip(nodes).map(|(vote, node)| NodeReport::new(vote, node, started));
-        Self { needed: round.quorum().needed(), nodes: nodes.collect(), done: "granted" }
+        Self { needed: round.quorum().needed(), nodes: nodes.collect(), done: GRANTED }
     }
 
     /// The same of an extension, for people.
@@ -326,6 +329,20 @@ impl NodeReport {
         let outcome = vote.reply.map_or(Outcome::Pending, |reply| Outcome::new(reply, answered));
         Self { address: node.address().clone(), outcome, elapsed: vote.elapsed }
     }
+
+    /// The same for people, with the word for what was `done`.
+    fn tell(&self, f: &mut fmt::Formatter<'_>, done: &str) -> fmt::Result {
+        let Self { address, outcome, elapsed } = self;
+        match outcome {
+            Outcome::Granted => write!(f, "{address} {done} in {elapsed:.1?}"),
+            Outcome::Guarded { .. } | Outcome::NoVoter(_) | Outcome::NotOurs | Outcome::Held { .. } => {
+                write!(f, "{address} {outcome} in {elapsed:.1?}")
+            }
+            Outcome::Refused(_) | Outcome::NotSent(_) | Outcome::Unknown(_) | Outcome::Pending => {
+                write!(f, "{address} {outcome}")
+            }
+        }
+    }
 }
 
 impl Outcome {
@@ -374,10 +391,7 @@ impl fmt::Display for Report {
         for (index, node) in self.nodes.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
             write!(f, "{separator}n{} ", index + 1)?;
-            match &node.outcome {
-                Outcome::Granted => write!(f, "{} {} in {:.1?}", node.address, self.done, node.elapsed)?,
-                _ => write!(f, "{node}")?,
-            }
+            node.tell(f, self.done)?;
         }
         f.write_str(")")
     }
@@ -385,26 +399,14 @@ impl fmt::Display for Report {
 
 impl fmt::Display for NodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, outcome, elapsed } = self;
-        match outcome {
-            Outcome::Granted
-            | Outcome::Guarded { .. }
-            | Outcome::NoVoter(_)
-            | Outcome::NotOurs
-            | Outcome::Held { .. } => {
-                write!(f, "{address} {outcome} in {elapsed:.1?}")
-            }
-            Outcome::Refused(_) | Outcome::NotSent(_) | Outcome::Unknown(_) | Outcome::Pending => {
-                write!(f, "{address} {outcome}")
-            }
-        }
+        self.tell(f, GRANTED)
     }
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Granted => f.write_str("granted"),
+            Self::Granted => f.write_str(GRANTED),
             Self::Held { holder, remaining } => {
                 write!(f, "held by {}", holder.as_deref().unwrap_or("another"))?;
                 remaining.map_or(Ok(()), |left| write!(f, " for another {left:.1?}"))

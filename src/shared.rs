@@ -59,10 +59,7 @@ impl Shared {
         let (Some(guard), Some(remaining)) = (self.guard, holder.and_then(|holder| holder.remaining)) else {
             return;
         };
-        if remaining <= guard.least() {
-            return;
-        }
-        if !self.guard_is_short.swap(true, Ordering::Relaxed) {
+        if remaining > guard.least() && !self.guard_is_short.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 %key,
                 ?remaining,

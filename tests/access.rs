@@ -24,13 +24,15 @@ async fn round_trip(redlock: &Redlock, key: &str) {
     guard.release().await.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// The commands of a user on every server of a cluster.
+/// Gives a user of every server these access rules, and none else.
+fn set_user<'a>(cluster: &Cluster, name: &'a str, rules: impl IntoIterator<Item = &'a str>) {
+    let command: Vec<_> = ["ACL", "SETUSER", name, "reset"].into_iter().chain(rules).collect();
+    cluster.iter().for_each(|server| drop(server.command(&command)));
+}
+
+/// The same for the user whose addresses are [`urls_of_user`].
 fn user(cluster: &Cluster, rules: &[&str]) {
-    for server in cluster.iter() {
-        let mut command = vec!["ACL", "SETUSER", "app", "reset", "on", ">s3cret"];
-        command.extend(rules);
-        server.command(&command);
-    }
+    set_user(cluster, "app", ["on", ">s3cret"].iter().chain(rules).copied());
 }
 
 fn urls_of_user(cluster: &Cluster) -> Vec<String> {
@@ -233,10 +235,7 @@ async fn the_documented_rights_are_enough() {
             .filter(|name| knows(&cluster[0], &format!("-{name}")))
             .map(|name| format!("+{name}")),
     );
-    for server in cluster.iter() {
-        let command = ["ACL", "SETUSER", "app", "reset"].iter().map(|word| word.to_string());
-        server.command(&command.chain(rules.iter().cloned()).collect::<Vec<_>>());
-    }
+    set_user(&cluster, "app", rules.iter().map(String::as_str));
     let urls = cluster.iter().map(|server| server.url_with(Some("app"), Some("secret"), 0));
     let ttl = ms(1_000);
     let of_user = |nodes: Vec<String>| {
@@ -454,10 +453,8 @@ async fn each_documented_right_is_needed_for_what_is_documented() {
         let (user, prefix) = (format!("app{number}"), format!("app{number}:"));
         async move {
             let rules = documented.iter().filter(|rule| rule.strip_prefix('+') != Some(right));
-            let rules = rules.map(|rule| rule.replace("app:", &prefix));
-            let words = ["ACL", "SETUSER", &user, "reset"].map(str::to_owned);
-            let command: Vec<_> = words.into_iter().chain(rules).collect();
-            cluster.iter().for_each(|server| drop(server.command(&command)));
+            let rules: Vec<_> = rules.map(|rule| rule.replace("app:", &prefix)).collect();
+            set_user(cluster, &user, rules.iter().map(String::as_str));
             (*right, user.clone(), probe(cluster, &user, &prefix).await)
         }
     });
@@ -507,11 +504,9 @@ async fn each_documented_right_is_needed_for_what_is_documented() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_not_be_given_an_end_is_not_written() {
     let cluster = Cluster::start(3);
-    let rules = documented_rules().into_iter().filter(|rule| rule != "+expire");
-    let command: Vec<_> =
-        ["ACL", "SETUSER", "app", "reset"].map(str::to_owned).into_iter().chain(rules).collect();
+    let rules = documented_rules();
+    set_user(&cluster, "app", rules.iter().map(String::as_str).filter(|rule| *rule != "+expire"));
     for server in cluster.iter() {
-        server.command(&command);
         server.command(&["SET", "app:k", "somebody's", "PX", "60000"]);
     }
     let urls = cluster.iter().map(|server| server.url_with(Some("app"), Some("secret"), 0));

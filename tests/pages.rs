@@ -96,6 +96,13 @@ fn none(wrong: Vec<String>) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Asserts that what was found on the pages is right, and tells where it is not.
+#[track_caller]
+fn all(found: Vec<(PathBuf, String)>, is_right: impl Fn(&str) -> bool) {
+    let wrong = found.into_iter().filter(|(_, name)| !is_right(name));
+    none(wrong.map(|(path, name)| format!("{}: {name}", path.display())).collect());
+}
+
 /// Every link within the project leads to a file that is there, and to a heading in it.
 #[test]
 fn links_lead_somewhere() {
@@ -147,9 +154,8 @@ fn names_of_links_are_given() {
 fn rustdoc_knows_the_links_between_pages() {
     let known = fs::read_to_string(top().join("src/docs.rs")).expect("the module");
     let links = found(r"(?m)^\[([^\]]+)\]: [a-z]+\.md", |page| page.text.clone());
-    let unknown =
-        links.into_iter().filter(|(_, name)| !known.contains(&format!("/// [{name}]: crate::docs::")));
-    let mut wrong: Vec<_> = unknown.map(|(path, name)| format!("{}: [{name}]", path.display())).collect();
+    all(links, |name| known.contains(&format!("/// [{name}]: crate::docs::")));
+    let mut wrong = Vec::new();
     let inline = regex(r"\]\([a-z]+\.md");
     for page in pages().iter().filter(|page| page.path.starts_with("docs")) {
         wrong.extend(
@@ -184,13 +190,7 @@ fn tables_are_whole() {
 fn targets_exist() {
     let makefile = fs::read_to_string(top().join("Makefile")).expect("the Makefile");
     let named = found(r"(?:`|(?m:^))(?:[A-Z]+=\S+ )*make ([a-z][a-z-]*)", |page| page.text.clone());
-    none(
-        named
-            .into_iter()
-            .filter(|(_, target)| !makefile.contains(&format!("\n{target}: ")))
-            .map(|(path, target)| format!("{}: make {target}", path.display()))
-            .collect(),
-    );
+    all(named, |target| makefile.contains(&format!("\n{target}: ")));
 }
 
 /// Every file and folder of the project that a page names is there.
@@ -198,15 +198,8 @@ fn targets_exist() {
 fn files_exist() {
     let named =
         found(r"`((?:src|tests|docs|benches|examples|scripts|\.ci)/[^`\s*]*)`", |page| page.text.clone());
-    none(
-        named
-            .into_iter()
-            // Sources of clients in other languages.
-            .filter(|(_, file)| !file.ends_with(".ts"))
-            .filter(|(_, file)| !top().join(file).exists())
-            .map(|(path, file)| format!("{}: {file}", path.display()))
-            .collect(),
-    );
+    // But the sources of clients in other languages.
+    all(named, |file| file.ends_with(".ts") || top().join(file).exists());
 }
 
 /// Every test, example, package feature and test function that a command names is there.
@@ -214,22 +207,13 @@ fn files_exist() {
 fn commands_name_what_is_there() {
     let manifest = fs::read_to_string(top().join("Cargo.toml")).expect("the manifest");
     let text = |page: &Page| page.text.clone();
-    let mut wrong = Vec::new();
     for (kind, folder) in [("test", "tests"), ("example", "examples")] {
-        for (path, name) in found(&format!(r"cargo [^\n`]*--{kind} ([a-z_]+)"), text) {
-            if !["", ".rs"].iter().any(|end| top().join(format!("{folder}/{name}{end}")).exists()) {
-                wrong.push(format!("{}: --{kind} {name}", path.display()));
-            }
-        }
+        let named = found(&format!(r"cargo [^\n`]*--{kind} ([a-z_]+)"), text);
+        let is_there = |name: &str, end: &str| top().join(format!("{folder}/{name}{end}")).exists();
+        all(named, |name| is_there(name, "") || is_there(name, ".rs"));
     }
-    for (path, list) in
-        found(r"(?:cargo (?:run|test|install|build|check) |`)[^\n`]*--features ([a-z,]+)", text)
-    {
-        for feature in list.split(',').filter(|feature| !manifest.contains(&format!("\n{feature} = ["))) {
-            wrong.push(format!("{}: --features {feature}", path.display()));
-        }
-    }
-    none(wrong);
+    let named = found(r"(?:cargo (?:run|test|install|build|check) |`)[^\n`]*--features ([a-z,]+)", text);
+    all(named, |list| list.split(',').all(|feature| manifest.contains(&format!("\n{feature} = ["))));
 }
 
 /// A name with as many underscores as those of tests have is the name of something in the sources.
@@ -245,14 +229,8 @@ fn tests_exist() {
         .map(|path| fs::read_to_string(top().join(path)).expect("a source"))
         .flat_map(|text| word.find_iter(&text).map(|word| word.as_str().to_owned()).collect::<Vec<_>>())
         .collect();
-    let named = found(r"(?:^|[^a-zA-Z0-9_.:])([a-z][a-z0-9]*(?:_[a-z0-9]+){2,})\b", Page::prose);
-    none(
-        named
-            .into_iter()
-            // It has the calls of other clients.
-            .filter(|(path, _)| !path.ends_with("migrating.md"))
-            .filter(|(_, name)| !known.contains(name))
-            .map(|(path, name)| format!("{}: {name}", path.display()))
-            .collect(),
-    );
+    let mut named = found(r"(?:^|[^a-zA-Z0-9_.:])([a-z][a-z0-9]*(?:_[a-z0-9]+){2,})\b", Page::prose);
+    // It has the calls of other clients.
+    named.retain(|(path, _)| !path.ends_with("migrating.md"));
+    all(named, |name| known.contains(name));
 }

@@ -304,6 +304,13 @@ mod tests {
         }
     }
 
+    /// A round of five nodes, after these votes.
+    fn after(votes: &[Reply]) -> Round {
+        let mut round = round(5);
+        cast(&mut round, votes.iter().cloned());
+        round
+    }
+
     fn down() -> Reply {
         Reply::NotSent(super::super::message::NotSent::Suspect)
     }
@@ -354,33 +361,17 @@ mod tests {
     /// The caller can tell contention from an outage.
     #[test]
     fn contention_and_outage_are_told_apart() {
-        let mut contended = round(5);
-        for (node, reply) in [down(), down(), held_by(1), held_by(1), held_by(1)].into_iter().enumerate() {
-            record(&mut contended, node, reply);
-        }
-        assert!(contended.is_contention());
-
-        let mut outage = round(5);
-        for (node, reply) in [down(), down(), down(), held_by(1), held_by(1)].into_iter().enumerate() {
-            record(&mut outage, node, reply);
-        }
-        assert!(!outage.is_contention());
+        assert!(after(&[down(), down(), held_by(1), held_by(1), held_by(1)]).is_contention());
+        assert!(!after(&[down(), down(), down(), held_by(1), held_by(1)]).is_contention());
     }
 
     /// A majority holder is waited for; a split vote is not.
     #[test]
     fn split_vote_has_no_majority_holder() {
-        let mut held = round(5);
-        for (node, reply) in [Reply::Granted, held_by(1), held_by(1), held_by(1)].into_iter().enumerate() {
-            record(&mut held, node, reply);
-        }
+        let held = after(&[Reply::Granted, held_by(1), held_by(1), held_by(1)]);
         assert_eq!(held.majority_holder(), Some(&HolderValue::Owner(Owner::from_bytes([1; 16]))));
 
-        let mut split = round(5);
-        let votes = [Reply::Granted, Reply::Granted, held_by(1), held_by(1), held_by(2)];
-        for (node, reply) in votes.into_iter().enumerate() {
-            record(&mut split, node, reply);
-        }
+        let split = after(&[Reply::Granted, Reply::Granted, held_by(1), held_by(1), held_by(2)]);
         assert_eq!(split.majority_holder(), None);
     }
 
@@ -431,9 +422,7 @@ mod tests {
             (&[held_by(1), down(), down(), down()], false),
         ];
         for (votes, contention) in cases {
-            let mut round = round(5);
-            cast(&mut round, votes.iter().cloned());
-            assert_eq!(round.is_contention(), contention, "{votes:?}");
+            assert_eq!(after(votes).is_contention(), contention, "{votes:?}");
         }
     }
 
@@ -449,9 +438,7 @@ mod tests {
             (&[Reply::Granted, Reply::Granted, down(), down()], false),
         ];
         for (votes, is_spent) in cases {
-            let mut round = round(5);
-            cast(&mut round, votes.iter().cloned());
-            assert_eq!(round.is_spent(), is_spent, "{votes:?}");
+            assert_eq!(after(votes).is_spent(), is_spent, "{votes:?}");
         }
     }
 
@@ -468,12 +455,9 @@ mod tests {
             (&[granted.clone(), granted.clone(), granted], false),
         ];
         for (votes, shows) in cases {
-            let mut round = round(5);
-            cast(&mut round, votes.iter().cloned());
-            assert_eq!(round.shows_a_holder(NodeId::new(ours)), shows, "{votes:?}");
+            assert_eq!(after(votes).shows_a_holder(NodeId::new(ours)), shows, "{votes:?}");
         }
-        let mut whole = round(5);
-        cast(&mut whole, [held_by(1), held_by(1), held_by(1), Reply::Granted, Reply::Granted]);
+        let whole = after(&[held_by(1), held_by(1), held_by(1), Reply::Granted, Reply::Granted]);
         assert!(whole.majority_holder().is_some(), "all have answered, and three name one");
     }
 

@@ -105,47 +105,26 @@ fn publish(balance: &watch::Sender<Balance>, ledger: &Ledger) {
 }
 
 #[cfg(test)]
+#[path = "../../tests/common/ear.rs"]
+mod ear;
+
+#[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
-    use tracing::span::{Attributes, Id, Record};
-    use tracing::{Event, Level, Metadata, Subscriber};
-
+    use super::ear::Ear;
     use super::*;
     use crate::protocol::debt::{Debt, Doubt, MAX_DEBTS_PER_NODE};
     use crate::protocol::message::{Key, Owner};
     use crate::protocol::quorum::NodeId;
     use crate::protocol::validity::{Drift, Ttl};
 
-    /// Counts warnings.
-    #[derive(Clone, Default)]
-    struct Warnings(Arc<AtomicUsize>);
-
-    impl Subscriber for Warnings {
-        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-            *metadata.level() == Level::WARN
-        }
-
-        fn event(&self, _: &Event<'_>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-
-        fn new_span(&self, _: &Attributes<'_>) -> Id {
-            Id::from_u64(1)
-        }
-
-        fn record(&self, _: &Id, _: &Record<'_>) {}
-        fn record_follows_from(&self, _: &Id, _: &Id) {}
-        fn enter(&self, _: &Id) {}
-        fn exit(&self, _: &Id) {}
-    }
-
     /// Outcomes that are given up for want of room are told once, and show in the balance.
     #[test]
     fn what_is_given_up_is_told_once() {
-        let warnings = Warnings::default();
-        let _listening = tracing::subscriber::set_default(warnings.clone());
+        let ear = Ear::default();
+        let _listening = tracing::subscriber::set_default(ear.clone());
+        let warnings = || ear.heard().matches("WARN").count();
         let (balance, seen) = watch::channel(Balance::default());
         let (mut ledger, now) = (Ledger::default(), Instant::default());
         let ttl = Ttl::unchecked(Duration::from_secs(10));
@@ -159,12 +138,12 @@ mod tests {
             ledger.owe(debt(), now);
         }
         publish(&balance, &ledger);
-        assert_eq!((seen.borrow().open, warnings.0.load(Ordering::Relaxed)), (MAX_DEBTS_PER_NODE, 0));
+        assert_eq!((seen.borrow().open, warnings()), (MAX_DEBTS_PER_NODE, 0));
 
         ledger.owe(debt(), now);
         publish(&balance, &ledger);
         publish(&balance, &ledger);
         assert_eq!((seen.borrow().open, seen.borrow().settled.dropped), (MAX_DEBTS_PER_NODE, 1));
-        assert_eq!(warnings.0.load(Ordering::Relaxed), 1);
+        assert_eq!(warnings(), 1);
     }
 }

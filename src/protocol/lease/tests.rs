@@ -59,6 +59,14 @@ fn held_lease(nodes: usize) -> Lease {
     lease
 }
 
+/// The same with an extension under way since `now`, and what it sent.
+fn extending(nodes: usize, now: Instant) -> (Lease, Vec<Send>) {
+    let mut lease = held_lease(nodes);
+    lease.extend(ttl(10_000), now);
+    let sends = drain(&mut lease, now);
+    (lease, sends)
+}
+
 fn names(sends: &[Send]) -> Vec<(usize, &'static str)> {
     sends.iter().map(|send| (send.node.index(), send.operation.name())).collect()
 }
@@ -162,9 +170,7 @@ fn extension_takes_the_longer_validity() {
 /// Rule 7: a node that lost the key is set again, after a quorum confirmed, and late answers too.
 #[test]
 fn missing_nodes_are_healed_after_the_quorum() {
-    let mut lease = held_lease(5);
-    lease.extend(ttl(10_000), at(100));
-    let sends = drain(&mut lease, at(100));
+    let (mut lease, sends) = extending(5, at(100));
     answer(&mut lease, &sends[0], Reply::Absent, at(101));
     assert!(lease.poll_send().is_none(), "no healing before the quorum");
     for send in &sends[1..4] {
@@ -185,9 +191,7 @@ fn missing_nodes_are_healed_after_the_quorum() {
 /// Rule 7: a failed extension destroys nothing while a quorum may still be ours.
 #[test]
 fn unconfirmed_extension_keeps_the_old_validity() {
-    let mut lease = held_lease(3);
-    lease.extend(ttl(10_000), at(100));
-    let sends = drain(&mut lease, at(100));
+    let (mut lease, sends) = extending(3, at(100));
     answer(&mut lease, &sends[0], Reply::Granted, at(101));
     lease.handle_timeout(at(300));
 
@@ -203,9 +207,7 @@ fn unconfirmed_extension_keeps_the_old_validity() {
 /// Rule 7: the Q-th answer after the old deadline extends nothing; the lease is over and released.
 #[test]
 fn extension_confirmed_too_late_is_a_loss() {
-    let mut lease = held_lease(3);
-    lease.extend(ttl(10_000), at(9_897));
-    let sends = drain(&mut lease, at(9_897));
+    let (mut lease, sends) = extending(3, at(9_897));
     answer(&mut lease, &sends[0], Reply::Granted, at(9_897));
     answer(&mut lease, &sends[1], Reply::Granted, at(9_898));
 
@@ -230,9 +232,7 @@ fn expired_lease_is_not_revived() {
 /// A majority that does not carry our owner is a loss, told at once.
 #[test]
 fn majority_without_our_owner_is_a_loss() {
-    let mut lease = held_lease(3);
-    lease.extend(ttl(10_000), at(100));
-    let sends = drain(&mut lease, at(100));
+    let (mut lease, sends) = extending(3, at(100));
     answer(&mut lease, &sends[0], Reply::Absent, at(101));
     answer(&mut lease, &sends[1], held(), at(101));
 
@@ -300,9 +300,7 @@ fn loss_tells_its_reason() {
         ([held(), Reply::Absent], End::Lost),
         ([Reply::Absent, Reply::Absent], End::Lost),
     ] {
-        let mut lease = held_lease(3);
-        lease.extend(ttl(10_000), at(100));
-        let sends = drain(&mut lease, at(100));
+        let (mut lease, sends) = extending(3, at(100));
         for (send, reply) in sends.iter().zip(replies) {
             answer(&mut lease, send, reply, at(101));
         }
@@ -316,9 +314,7 @@ fn loss_tells_its_reason() {
 /// Denials that come after an extension's verdict are a loss as soon as they are a majority's.
 #[test]
 fn late_denials_are_a_loss() {
-    let mut lease = held_lease(5);
-    lease.extend(ttl(10_000), at(100));
-    let sends = drain(&mut lease, at(100));
+    let (mut lease, sends) = extending(5, at(100));
     for send in &sends[..2] {
         answer(&mut lease, send, Reply::Absent, at(101));
     }
@@ -526,9 +522,7 @@ fn release_of_what_was_never_sent_ends_at_once() {
 /// itself; and a lease that ran out by its TTL has expired, it was not held out.
 #[test]
 fn stragglers_prove_what_they_say() {
-    let mut lease = held_lease(5);
-    lease.extend(ttl(10_000), at(2));
-    let sends = drain(&mut lease, at(2));
+    let (mut lease, sends) = extending(5, at(2));
     for send in &sends[..3] {
         answer(&mut lease, send, Reply::Granted, at(3));
     }
@@ -538,9 +532,7 @@ fn stragglers_prove_what_they_say() {
     answer(&mut lease, &sends[4], Reply::Absent, at(4));
     assert_eq!(names(&drain(&mut lease, at(4))), [(4, "claim")]);
 
-    let mut lease = held_lease(5);
-    lease.extend(ttl(10_000), at(2));
-    let sends = drain(&mut lease, at(2));
+    let (mut lease, sends) = extending(5, at(2));
     for send in &sends[..3] {
         answer(&mut lease, send, Reply::Unknown(Unknown::Closed), at(3));
     }

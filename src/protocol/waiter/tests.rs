@@ -36,6 +36,14 @@ fn asking() -> Waiter {
     waiter
 }
 
+/// The same with that node's vote since `at(1)`, about to claim.
+fn voted() -> Waiter {
+    let mut waiter = asking();
+    let (call, _) = drain(&mut waiter, C1, at(0)).remove(0);
+    waiter.handle_reply(call, C1, Reply::Voted, at(1));
+    waiter
+}
+
 /// Takes all sends, each admitted on this connection, and names them.
 fn drain(waiter: &mut Waiter, connection: ConnectionId, now: Instant) -> Vec<(u32, Operation)> {
     let mut sent = Vec::new();
@@ -50,9 +58,7 @@ fn drain(waiter: &mut Waiter, connection: ConnectionId, now: Instant) -> Vec<(u3
 /// same connection nothing of it is left open.
 #[test]
 fn failed_claim_is_followed_by_a_new_owner() {
-    let mut waiter = asking();
-    let (call, _) = drain(&mut waiter, C1, at(0)).remove(0);
-    waiter.handle_reply(call, C1, Reply::Voted, at(1));
+    let mut waiter = voted();
     assert_eq!(waiter.poll_event(), Some(Event::Claim { patient: true }));
 
     waiter.claim_failed(waiter.doubt(), held_by_one(), at(3));
@@ -120,9 +126,7 @@ fn head_claims_again_before_its_vote_runs_out() {
 /// Rule 4: where the connection changed before the take-over, the old owner is released, and owed until answered.
 #[test]
 fn take_over_on_another_connection_leaves_a_debt() {
-    let mut waiter = asking();
-    let (call, _) = drain(&mut waiter, C1, at(0)).remove(0);
-    waiter.handle_reply(call, C1, Reply::Voted, at(1));
+    let mut waiter = voted();
     waiter.claim_failed(waiter.doubt(), held_by_one(), at(3));
     waiter.supply(owner(2), false, at(3));
     let (call, _) = drain(&mut waiter, C2, at(3)).remove(0);
@@ -399,9 +403,7 @@ fn a_setback_is_read_from_the_round() {
 /// Who gives its vote back stands aside for its pause, and up to 40 ms more.
 #[test]
 fn who_gives_its_vote_back_stands_aside() {
-    let mut waiter = asking();
-    let (call, _) = drain(&mut waiter, C1, at(0)).remove(0);
-    waiter.handle_reply(call, C1, Reply::Voted, at(1));
+    let mut waiter = voted();
     let setback = Setback { best: false, refused: true, holder: true, remaining: None };
     waiter.claim_failed(waiter.doubt(), setback, at(10));
     let aside = waiter.poll_timeout().expect("a pause").since(at(10));
@@ -459,9 +461,7 @@ fn what_is_drawn_differs() {
 /// Rule 3: a take-over without an answer leaves neither owner behind: both are released, and owed until that is answered.
 #[test]
 fn a_take_over_without_an_answer_releases_both_owners() {
-    let mut waiter = asking();
-    let (call, _) = drain(&mut waiter, C1, at(0)).remove(0);
-    waiter.handle_reply(call, C1, Reply::Voted, at(1));
+    let mut waiter = voted();
     waiter.claim_failed(waiter.doubt(), held_by_one(), at(3));
     waiter.supply(owner(2), false, at(3));
     drain(&mut waiter, C1, at(3));
