@@ -483,7 +483,7 @@ impl RedlockBuilder {
         self.config.check(quorum)?;
         let guard = self.config.guard()?;
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return Err(BuildError::NoRuntime) };
-        let clock = self.clock.unwrap_or(Clock::System(runtime));
+        let clock = self.clock.unwrap_or(Clock::system(runtime));
         let name = self.client_name.unwrap_or_else(|| format!("redquorum-{}", Uuid::new_v4()));
         let shared = start(nodes, quorum, self.config, guard, clock, &name);
         let redlock = Redlock { shared };

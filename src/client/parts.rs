@@ -81,7 +81,8 @@ impl LockParts {
     pub(crate) fn of(lease: &Lease, shared: &Shared) -> Option<Self> {
         let now = shared.clock.now();
         let validity = lease.validity().filter(|validity| validity.holds_at(now))?;
-        let until = |clock| Until { clock, nanos: validity.until().as_nanos() };
+        let until = shared.clock.to_machine(validity.until());
+        let until = |clock| Until { clock, nanos: until.as_nanos() };
         Some(Self {
             key: lease.key().as_bytes().to_vec(),
             prefix: shared.config.prefix.clone(),
@@ -158,7 +159,9 @@ impl LockParts {
     pub(crate) fn deadline(&self, shared: &Shared) -> Option<Instant> {
         let here = shared.clock.identity();
         match &self.until {
-            Some(until) if here.as_ref() == Some(&until.clock) => Some(Instant::from_nanos(until.nanos)),
+            Some(until) if here.as_ref() == Some(&until.clock) => {
+                Some(shared.clock.of_machine(Instant::from_nanos(until.nanos)))
+            }
             _ => self.settled.then_some(Instant::FAR_FUTURE),
         }
     }

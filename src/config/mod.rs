@@ -296,7 +296,7 @@ mod tests {
             format!("| `retry` | random, up to {least} at first, doubling to {most} |"),
             format!("| `connect_timeout` | {} |", seconds(DEFAULT_CONNECT_TIMEOUT)),
             "| `restart_guard`, `no_restart_guard` | the longest TTL of a request".to_owned(),
-            format!("its marker | | every {}", seconds(crate::node::redis::LOOK_EVERY)),
+            format!("its marker | | every {}", seconds(crate::protocol::restart::LOOK_EVERY)),
             format!("from 1 byte to {MAX_KEY_LENGTH} bytes |"),
             format!("{BACKLOG} sets at most, {} with releases", 2 * BACKLOG),
             format!(

@@ -296,8 +296,8 @@ impl Desk {
     }
 
     /// What the node's grants are worth now.
-    pub(crate) fn standing(&self) -> Standing {
-        self.door.census.standing(self.door.id)
+    pub(crate) fn standing(&self, now: Instant) -> Standing {
+        self.door.census.standing(self.door.id, now)
     }
 
     /// A call was answered after so long.
@@ -378,7 +378,7 @@ impl Call {
         }
         let (node, connection) = (self.door.id, self.connection);
         let (creates, keys) = (request.operation.creates(), request.operation.keys());
-        let standing = self.door.census.standing(node);
+        let standing = self.door.census.standing(node, at);
         meter::answered(&self.door.address, request.operation.name(), &reply);
         request.mailbox.deliver(Delivery {
             node,

@@ -27,7 +27,7 @@ pub(super) enum Outlook {
 pub(super) fn outlook(shared: &Shared, now: Instant) -> Outlook {
     let from = |(index, node): (usize, &Node)| {
         let up = matches!(*node.state().borrow(), State::Up | State::Suspect);
-        match shared.census.standing(NodeId::new(index)) {
+        match shared.census.standing(NodeId::new(index), now) {
             Standing::CountsFrom(from) if up => Some(from),
             _ => None,
         }

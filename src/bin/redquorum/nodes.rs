@@ -114,6 +114,7 @@ pub fn vote(node: &NodeStatus) -> (String, Tone) {
         NodeVote::Guarded { remaining: None } => ("guarded".to_owned(), Tone::Doubtful),
         NodeVote::Replica => ("none: a replica".to_owned(), Tone::Bad),
         NodeVote::SameServer { earlier } => (format!("none: same server as n{earlier}"), Tone::Bad),
+        NodeVote::SeveralServers => ("none: several servers".to_owned(), Tone::Bad),
         other => (other.to_string(), Tone::Doubtful),
     }
 }
@@ -129,6 +130,7 @@ pub fn value(node: &NodeStatus) -> Value {
         NodeVote::Guarded { remaining } => ("guarded", remaining.map(millis)),
         NodeVote::Replica => ("replica", None),
         NodeVote::SameServer { .. } => ("same_server", None),
+        NodeVote::SeveralServers => ("several_servers", None),
         _ => ("other", None),
     };
     json!({

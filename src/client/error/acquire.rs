@@ -100,7 +100,7 @@ pub enum AcquireError {
 fn guarded_for(remaining: &Option<Duration>) -> String {
     match remaining {
         Some(remaining) => format!("guarded until {remaining:.1?} from now"),
-        None => "guarded until a node can be marked".to_owned(),
+        None => "guarded until a node was looked at and marked".to_owned(),
     }
 }
 

@@ -48,9 +48,6 @@ const MOST_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(300);
 /// How long a client that was dropped goes on writing what it admitted: the releases of its last guards.
 pub(crate) const LINGER: Duration = Duration::from_millis(500);
 
-/// A server is asked this often for its role, its replication history, its time and its marker.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(5);
-
 /// The numbers of one node.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -86,7 +83,8 @@ impl Settings {
 pub(crate) async fn serve(mut desk: Desk, settings: Settings, clock: Clock, shutdown: CancellationToken) {
     let mut last_trouble: Option<ServerMessage> = None;
     let (node, mut told_deaf) = (desk.id(), false);
-    let mut health = Health::new(node, desk.address().clone(), settings.census.clone(), settings.guard);
+    let (address, census) = (desk.address().clone(), settings.census.clone());
+    let mut health = Health::new(node, address, census, settings.guard, clock.clone());
     loop {
         let attempt = TokioInstant::now();
         let connected = tokio::select! {
