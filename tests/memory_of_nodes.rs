@@ -84,7 +84,7 @@ async fn nodes_that_forget_together_stand_aside_at_once() {
     for forget in [&["FLUSHALL"][..], &["FLUSHDB"], &["FLUSHALL", "ASYNC"], &["DEL", "redquorum:node"]] {
         until(&rival, SOON, "all count", all_count).await;
         let holder = client(&cluster).await;
-        let guard = holder.acquire("k").await.expect("free");
+        let guard = clients::held_on_all(&holder, "k").await;
         cluster.iter().for_each(|server| drop(server.command(forget)));
         let forgotten = Instant::now();
         cluster.iter().for_each(|server| drop(server.command(&["DEL", "k"])));
