@@ -135,3 +135,8 @@ struct Readme;
 #[cfg(all(doctest, feature = "runtime"))]
 #[doc = include_str!("../docs/migrating.md")]
 struct Migrating;
+
+/// And those of the guide to testing.
+#[cfg(all(doctest, feature = "testing"))]
+#[doc = include_str!("../docs/testing-your-service.md")]
+struct TestingYourService;

@@ -84,6 +84,13 @@ impl IntoNode for &String {
     }
 }
 
+/// So that a borrowed list of addresses is a list of nodes: `nodes(&["redis://…", "redis://…"])`.
+impl IntoNode for &&str {
+    fn into_node(self) -> Result<NodeAddress, BuildError> {
+        (*self).into_node()
+    }
+}
+
 impl IntoNode for redis::ConnectionInfo {
     fn into_node(self) -> Result<NodeAddress, BuildError> {
         Ok(NodeAddress(Kind::Redis(Box::new(Address::new(self)?))))

@@ -63,6 +63,9 @@ pub struct Redlock {
 impl Redlock {
     /// Acquires the lock named `key`, waiting for it as long as configured (30 s by default), with the client's TTL.
     ///
+    /// Prefer this if the client's settings fit. [`Redlock::lock`] is the same request with settings of its own:
+    /// `redlock.lock(key).ttl(…).await`.
+    ///
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
@@ -86,7 +89,7 @@ impl Redlock {
     ///
     /// # Fairness
     ///
-    /// First come, first served among those who waits in the queue at one node, in whatever process they are. A newcomer may get
+    /// First come, first served among those who wait in the queue at one node, in whatever process they are. A newcomer may get
     /// in between a release and the next waiter's claim, and the queue is made anew where its node is lost. With
     /// [`RedlockBuilder::without_wait_queue`], none.
     ///
@@ -121,7 +124,7 @@ impl Redlock {
     ///
     /// # Fairness
     ///
-    /// None is needed: it does not wait. It does not get in before those who waits in the queue, except between a release and the
+    /// None is needed: it does not wait. It does not get in before those who wait in the queue, except between a release and the
     /// next waiter's claim.
     pub async fn try_acquire(&self, key: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
         self.lock(key).without_waiting().await
@@ -161,6 +164,20 @@ impl Redlock {
     pub async fn inspect(&self, key: impl AsRef<[u8]>) -> Result<Inspection, InvalidRequest> {
         let key = self.shared.config.key(key.as_ref())?;
         Ok(inspect::inspect(&self.shared, key).await)
+    }
+
+    /// Whether a majority of the nodes is connected and may vote now: what a readiness probe asks. Sends nothing.
+    ///
+    /// `true` does not say that a lock is free, and `false` ends by itself when nodes come back or are old enough.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) {
+    /// let status = if redlock.has_quorum() { 200 } else { 503 };
+    /// # }
+    /// ```
+    pub fn has_quorum(&self) -> bool {
+        let votes = |node: &NodeStatus| node.health == Health::Up && node.vote == NodeVote::Counts;
+        self.nodes().iter().filter(|node| votes(node)).count() >= self.shared.quorum.needed()
     }
 
     /// How each node is, in the configured order: connected or not, what its vote is worth, and what the server tells of

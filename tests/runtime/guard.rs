@@ -154,3 +154,26 @@ async fn a_guard_that_is_too_short_is_told() {
         assert_eq!(told, times, "guard {guard:?}, waits: {waits}: {}", ear.heard());
     }
 }
+
+/// Law: a client has a quorum while a majority of its nodes is connected and may vote, and not otherwise.
+#[tokio::test(start_paused = true)]
+async fn a_quorum_is_there_while_a_majority_may_vote() {
+    let cluster = MemoryCluster::new(3);
+    let redlock = cluster.builder().build().await.unwrap();
+    assert!(redlock.has_quorum());
+
+    cluster.node(0).crash();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(redlock.has_quorum(), "two of three");
+
+    cluster.node(1).crash();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!redlock.has_quorum(), "one of three");
+
+    cluster.heal();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(redlock.has_quorum(), "three again");
+
+    let too_young = cluster.builder().restart_delay(Duration::from_secs(3600)).build().await.unwrap();
+    assert!(!too_young.has_quorum(), "connected, and none of them may vote");
+}
