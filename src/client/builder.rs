@@ -11,16 +11,19 @@ use uuid::Uuid;
 use crate::client::Redlock;
 use crate::client::error::BuildError;
 use crate::clock::Clock;
-use crate::config::{BACKLOG, Config, Guard, Wait};
+use crate::config::{BACKLOG, Config, Guard};
 use crate::node::redis::address::Address;
 use crate::node::redis::{self as redis_node, Settings};
-use crate::node::{self, Census, Debts, Hints, Limits, Node, State, Wakeups};
+use crate::node::{self, Limits, Node, State};
+use crate::protocol::acquire::Wait;
+use crate::protocol::in_doubt::Balance;
 use crate::protocol::message::ClientId;
 use crate::protocol::quorum::{MAX_NODES, NodeId, Quorum};
 use crate::protocol::restart::RestartGuard;
 use crate::protocol::validity::Drift;
+use crate::registry::{Census, Debts, Hints, Wakeups};
 use crate::runtime::alarm::Alarm;
-use crate::runtime::janitor::{self, Balance};
+use crate::runtime::janitor;
 use crate::runtime::keeper::{self, Keeper};
 use crate::runtime::pace::Pace;
 use crate::runtime::shared::Shared;
@@ -485,8 +488,8 @@ impl RedlockBuilder {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return Err(BuildError::NoRuntime) };
         let clock = self.clock.unwrap_or(Clock::System(runtime));
         let name = self.client_name.unwrap_or_else(|| format!("redquorum-{}", Uuid::new_v4()));
-        let shared = start(nodes, quorum, self.config, guard, clock, &name);
-        let redlock = Redlock { shared };
+        let (shared, keeper) = start(nodes, quorum, self.config, guard, clock, &name);
+        let redlock = Redlock { shared, keeper };
         if !self.lazy {
             connected(&redlock.shared).await?;
             refuse_one_server_twice(&redlock.shared)?;
@@ -544,7 +547,7 @@ fn start(
     guard: Option<RestartGuard>,
     clock: Clock,
     client_name: &str,
-) -> Arc<Shared> {
+) -> (Arc<Shared>, Arc<Keeper>) {
     let shutdown = CancellationToken::new();
     let (debts, from_nodes) = Debts::channel();
     let limits = Limits { backlog: BACKLOG };
@@ -599,7 +602,7 @@ fn start(
     tokio::spawn(tidying);
     let (keeper, orders) = Keeper::channel();
     tokio::spawn(keeper::run(nodes.clone(), orders, clock.clone(), shutdown.clone()));
-    Arc::new(Shared {
+    let shared = Shared {
         nodes,
         quorum,
         config,
@@ -616,8 +619,8 @@ fn start(
         hints,
         census,
         pace: Pace::default(),
-        keeper,
-    })
+    };
+    (Arc::new(shared), keeper)
 }
 
 /// Waits until a quorum is connected, and a little longer for the rest.

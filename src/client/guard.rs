@@ -13,7 +13,7 @@ use crate::protocol::message::{Key, Owner};
 use crate::protocol::round::Round;
 use crate::protocol::validity::Ttl;
 use crate::runtime::driver::Driver;
-use crate::runtime::keeper::Held;
+use crate::runtime::keeper::{Held, Keeper};
 use crate::runtime::shared::{Counted, Shared};
 use crate::runtime::term::{Lost, Watched};
 
@@ -59,11 +59,16 @@ enum Hold {
 }
 
 impl LockGuard {
-    /// The guard of a held lease, which the keeper extends to `kept`, if it is kept alive.
-    pub(crate) fn new(shared: Arc<Shared>, driver: Driver, lease: Counted, kept: Option<Ttl>) -> Self {
+    /// The guard of a held lease, which a keeper extends to a TTL if it is kept alive.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        driver: Driver,
+        lease: Counted,
+        kept: Option<(&Arc<Keeper>, Ttl)>,
+    ) -> Self {
         let (key, token) = (driver.lease().key().clone(), driver.lease().fencing_token());
         let hold = match kept {
-            Some(ttl) => Hold::Kept(shared.keeper.keep(driver, lease, ttl)),
+            Some((keeper, ttl)) => Hold::Kept(keeper.keep(driver, lease, ttl)),
             None => Hold::Own { driver, lease },
         };
         Self { hold, key, token, shared }

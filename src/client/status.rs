@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::node::{Facts, Node, State};
+use crate::node::{Node, State};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::{self, Standing};
 use crate::protocol::time::Instant;
+use crate::registry::Facts;
 use crate::runtime::shared::Shared;
 
 /// How one node is. What it did not tell, because it was never connected or because the user must not ask, is `None`.

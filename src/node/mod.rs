@@ -9,13 +9,7 @@
 //! it, and what is not settled goes to the janitor: no caller has to stay alive for that.
 
 #[cfg(feature = "runtime")]
-mod census;
-#[cfg(feature = "runtime")]
 mod door;
-#[cfg(feature = "runtime")]
-mod hints;
-#[cfg(feature = "runtime")]
-mod mailbox;
 #[cfg(feature = "testing")]
 pub(crate) mod memory;
 #[cfg(feature = "runtime")]
@@ -23,16 +17,6 @@ pub(crate) mod redis;
 #[cfg(feature = "runtime")]
 mod silence;
 pub mod store;
-#[cfg(feature = "runtime")]
-mod wakeups;
 
 #[cfg(feature = "runtime")]
-pub(crate) use census::{Adoption, Census, Facts};
-#[cfg(feature = "runtime")]
-pub(crate) use door::{Call, Debts, Desk, Limits, Node, Notice, State, node};
-#[cfg(feature = "runtime")]
-pub(crate) use hints::Hints;
-#[cfg(feature = "runtime")]
-pub(crate) use mailbox::{Delivery, Mailbox, News, Request};
-#[cfg(feature = "runtime")]
-pub(crate) use wakeups::{Registered, Seat, Wakeups};
+pub(crate) use door::{Call, Desk, Limits, Node, Request, State, node};

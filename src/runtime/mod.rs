@@ -2,9 +2,9 @@
 
 pub(crate) mod acquire;
 pub(crate) mod alarm;
+pub(crate) mod attempt;
 pub(crate) mod driver;
-mod guard;
-pub(crate) mod in_line;
+mod in_line;
 pub(crate) mod inspect;
 pub(crate) mod janitor;
 pub(crate) mod keeper;

@@ -8,13 +8,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::node::{Census, Debts, Hints, Node, Wakeups};
+use crate::node::Node;
+use crate::protocol::in_doubt::Balance;
 use crate::protocol::message::{Holder, Key};
-use crate::protocol::quorum::Quorum;
+use crate::protocol::quorum::{NodeId, Quorum};
 use crate::protocol::restart::RestartGuard;
+use crate::registry::{Census, Debts, Hints, Wakeups};
 use crate::runtime::alarm::Alarm;
-use crate::runtime::janitor::Balance;
-use crate::runtime::keeper::Keeper;
 use crate::runtime::pace::Pace;
 
 /// What all clones and guards of one client share.
@@ -39,13 +39,17 @@ pub(crate) struct Shared {
     pub(crate) hints: Arc<Hints>,
     pub(crate) census: Arc<Census>,
     pub(crate) pace: Pace,
-    pub(crate) keeper: Arc<Keeper>,
 }
 
 impl Shared {
     /// Whether the tasks of this client have ended: it was closed, or its runtime is gone.
     pub(crate) fn has_ended(&self) -> bool {
         self.nodes.iter().all(Node::has_ended)
+    }
+
+    /// Whether a node takes work now, as far as is known.
+    pub(crate) fn is_usable(&self, node: NodeId) -> bool {
+        self.nodes.get(node.index()).is_some_and(Node::is_usable)
     }
 
     /// The candidate for a fencing token: the wall clock, in microseconds.

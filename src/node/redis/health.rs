@@ -9,13 +9,13 @@ use tokio::sync::watch;
 
 use super::facts::{self, Look, Mark};
 use crate::meter;
-use crate::node::{Adoption, Census, Facts};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::{
     Cause, Id, Marker, MarkerSeen, Memory, Reading, RestartGuard, Role, Run, Standing,
 };
 use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::rank::NodeName;
+use crate::registry::{Adoption, Census, Facts};
 
 /// One address, as its readings show it.
 pub(super) struct Health {

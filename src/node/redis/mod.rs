@@ -34,10 +34,11 @@ use tokio_util::sync::CancellationToken;
 use self::address::Address;
 use self::health::Health;
 use self::session::{Ended, Session};
-use super::{Call, Census, Desk, Wakeups};
+use super::{Call, Desk};
 use crate::clock::Clock;
 use crate::protocol::message::{NotSent, Reply, ServerMessage};
 use crate::protocol::restart::RestartGuard;
+use crate::registry::{Census, Wakeups};
 
 /// At most ten attempts a second per node, counted from start to start.
 const LEAST_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
