@@ -9,7 +9,7 @@
 //! it, and what is not settled goes to the janitor: no caller has to stay alive for that.
 
 #[cfg(feature = "runtime")]
-mod door;
+mod handle;
 #[cfg(feature = "testing")]
 pub(crate) mod memory;
 #[cfg(feature = "runtime")]
@@ -19,4 +19,4 @@ mod silence;
 pub mod store;
 
 #[cfg(feature = "runtime")]
-pub(crate) use door::{Call, Desk, Limits, Node, Request, State, node};
+pub(crate) use handle::{Call, Inbox, Limits, Node, Outgoing, State, node};
