@@ -110,6 +110,8 @@ pub mod node;
 #[doc(hidden)]
 pub mod protocol;
 #[cfg(feature = "runtime")]
+mod registry;
+#[cfg(feature = "runtime")]
 mod runtime;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -16,11 +16,10 @@ mod on {
 
     use ::metrics::{counter, gauge, histogram};
 
-    use crate::client::error::AcquireError;
+    use crate::protocol::in_doubt::Balance;
     use crate::protocol::lease::{End, Event, Lease, NotExtended, Released};
     use crate::protocol::message::Reply;
     use crate::protocol::time::Instant;
-    use crate::runtime::janitor::Balance;
 
     /// One acquire, from the call on.
     #[derive(Debug)]
@@ -31,31 +30,15 @@ mod on {
             Self(now())
         }
 
-        /// It has ended: with a lease, or why not.
-        pub(crate) fn end(self, ended: Result<&Lease, &AcquireError>, now: impl FnOnce() -> Instant) {
-            let outcome = ended.map_or_else(cause, |_| "held");
+        /// It has ended: with a lease, or with what stood in the way.
+        pub(crate) fn end(self, ended: Result<&Lease, &'static str>, now: impl FnOnce() -> Instant) {
+            let outcome = ended.map_or_else(|why| why, |_| "held");
             counter!("redquorum_acquires_total", "outcome" => outcome).increment(1);
             histogram!("redquorum_acquire_seconds", "outcome" => outcome).record(now().since(self.0));
             if let Ok(lease) = ended {
                 let waited = lease.round().started().since(self.0);
                 histogram!("redquorum_wait_seconds").record(waited);
             }
-        }
-    }
-
-    /// What stood in the way, at the last attempt.
-    fn cause(error: &AcquireError) -> &'static str {
-        match error {
-            AcquireError::Held { .. } => "contended",
-            AcquireError::NoQuorum { .. } => "no_quorum",
-            AcquireError::NodesTooYoung { .. } => "too_young",
-            AcquireError::TooSlow { .. } => "too_late",
-            AcquireError::TokensExhausted { .. } => "tokens_exhausted",
-            AcquireError::TimedOut { last, .. } => cause(last),
-            AcquireError::Closed => "closed",
-            AcquireError::NoRandomness(_) => "no_randomness",
-            // Refused before it is counted.
-            AcquireError::Invalid(_) => "invalid",
         }
     }
 
@@ -200,11 +183,10 @@ mod off {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use crate::client::error::AcquireError;
+    use crate::protocol::in_doubt::Balance;
     use crate::protocol::lease::{Event, Lease};
     use crate::protocol::message::Reply;
     use crate::protocol::time::Instant;
-    use crate::runtime::janitor::Balance;
 
     #[derive(Debug)]
     pub(crate) struct Acquire(());
@@ -216,7 +198,7 @@ mod off {
         }
 
         #[inline(always)]
-        pub(crate) fn end(self, _: Result<&Lease, &AcquireError>, _: impl FnOnce() -> Instant) {}
+        pub(crate) fn end(self, _: Result<&Lease, &'static str>, _: impl FnOnce() -> Instant) {}
     }
 
     #[inline(always)]

@@ -45,7 +45,7 @@ fn counter(server: &Server) -> Option<(u64, Duration)> {
     Some((number, server.pttl(COUNTER)?))
 }
 
-/// Law: over many holders of several clients, some of which waits in the queue and some of which are killed in the middle, no token is
+/// Law: over many holders of several clients, some of which wait in the queue and some of which are killed in the middle, no token is
 /// as small as one handed out before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_from_holder_to_holder() {

@@ -23,7 +23,7 @@ fn shown(text: &str) -> Vec<String> {
     kinds.filter_map(|kind| Some(kind.split_whitespace().next()?.to_owned())).collect()
 }
 
-/// A life of locks with everything in it that is counted, and the counts: contention, a waits in the queue, a loss, a lost reply,
+/// A life of locks with everything in it that is counted, and the counts: contention, a wait in the queue, a loss, a lost reply,
 /// a young node. Nothing is counted under a name that is not documented, and everything that is documented is counted.
 #[tokio::test(start_paused = true)]
 async fn all_is_counted_under_its_documented_name() {

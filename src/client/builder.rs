@@ -11,19 +11,22 @@ use uuid::Uuid;
 use crate::client::Redlock;
 use crate::client::error::BuildError;
 use crate::clock::Clock;
-use crate::config::{BACKLOG, Config, Delay, Wait};
+use crate::config::{BACKLOG, Config, Delay};
 use crate::node::redis::address::Address;
 use crate::node::redis::{self as redis_node, Settings};
-use crate::node::{self, ContendedKeys, Debts, Limits, Node, NodeTable, State, Wakeups};
+use crate::node::{self, Limits, Node, State};
+use crate::protocol::acquire::Wait;
+use crate::protocol::in_doubt::Balance;
 use crate::protocol::message::ClientId;
 use crate::protocol::quorum::{MAX_NODES, NodeId, Quorum};
 use crate::protocol::restart::RestartDelay;
 use crate::protocol::validity::Drift;
+use crate::registry::{NodeTable, Debts, ContendedKeys, Wakeups};
 use crate::runtime::alarm::Alarm;
-use crate::runtime::janitor::{self, Balance};
+use crate::runtime::janitor;
 use crate::runtime::renewal::{self, Renewal};
-use crate::runtime::shared::Shared;
 use crate::runtime::worst_round_trip::WorstRoundTrip;
+use crate::runtime::shared::Shared;
 
 /// How long `build` waits, once a quorum is connected, for the other nodes: a healthy one needs no longer, and a client
 /// should not start with fewer nodes than it could have.
@@ -492,8 +495,8 @@ impl RedlockBuilder {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return Err(BuildError::NoRuntime) };
         let clock = self.clock.unwrap_or(Clock::System(runtime));
         let name = self.client_name.unwrap_or_else(|| format!("redquorum-{}", Uuid::new_v4()));
-        let shared = start(nodes, quorum, self.config, delay, clock, &name);
-        let redlock = Redlock { shared };
+        let (shared, renewal) = start(nodes, quorum, self.config, delay, clock, &name);
+        let redlock = Redlock { shared, renewal };
         if !self.lazy {
             connected(&redlock.shared).await?;
             refuse_one_server_twice(&redlock.shared)?;
@@ -551,7 +554,7 @@ fn start(
     delay: Option<RestartDelay>,
     clock: Clock,
     client_name: &str,
-) -> Arc<Shared> {
+) -> (Arc<Shared>, Arc<Renewal>) {
     let shutdown = CancellationToken::new();
     let (debts, from_nodes) = Debts::channel();
     let limits = Limits { backlog: BACKLOG };
@@ -606,7 +609,7 @@ fn start(
     tokio::spawn(tidying);
     let (renewal, orders) = Renewal::channel();
     tokio::spawn(renewal::run(nodes.clone(), orders, clock.clone(), shutdown.clone()));
-    Arc::new(Shared {
+    let shared = Shared {
         nodes,
         quorum,
         config,
@@ -623,8 +626,8 @@ fn start(
         contended_keys,
         node_table,
         worst_round_trip: WorstRoundTrip::default(),
-        renewal,
-    })
+    };
+    (Arc::new(shared), renewal)
 }
 
 /// Waits until a quorum is connected, and a little longer for the rest.

@@ -13,9 +13,9 @@ use crate::protocol::message::{Key, Owner};
 use crate::protocol::round::Round;
 use crate::protocol::validity::Ttl;
 use crate::runtime::driver::Driver;
-use crate::runtime::loss::{Lost, Watched};
-use crate::runtime::renewal::RenewalHandle;
+use crate::runtime::renewal::{Held, Renewal};
 use crate::runtime::shared::{Counted, Shared};
+use crate::runtime::loss::{Lost, Watched};
 
 /// A held lock. Holding it means: until [`LockGuard::remaining`] is zero, no other client of these nodes acquires the
 /// same lock. It does *not* mean that time stops: a paused process wakes up after its validity, so look at
@@ -59,11 +59,16 @@ enum Hold {
 }
 
 impl LockGuard {
-    /// The guard of a held lease, which the renewal extends to `kept`, if it is kept alive.
-    pub(crate) fn new(shared: Arc<Shared>, driver: Driver, lease: Counted, kept: Option<Ttl>) -> Self {
+    /// The guard of a held lease, which a renewal extends to a TTL if it is kept alive.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        driver: Driver,
+        lease: Counted,
+        kept: Option<(&Arc<Renewal>, Ttl)>,
+    ) -> Self {
         let (key, token) = (driver.lease().key().clone(), driver.lease().fencing_token());
         let hold = match kept {
-            Some(ttl) => Hold::Renewed(shared.renewal.keep(driver, lease, ttl)),
+            Some((renewal, ttl)) => Hold::Renewed(renewal.keep(driver, lease, ttl)),
             None => Hold::Own { driver, lease },
         };
         Self { hold, key, token, shared }

@@ -3,9 +3,11 @@
 pub(crate) mod builder;
 pub(crate) mod error;
 pub(crate) mod guard;
+mod options;
 pub(crate) mod parts;
 pub(crate) mod report;
 pub(crate) mod request;
+pub(crate) mod resume;
 pub(crate) mod status;
 pub(crate) mod with_lock;
 
@@ -16,6 +18,7 @@ use std::time::Duration;
 use crate::node::Node;
 use crate::node::redis::LINGER;
 use crate::runtime::inspect;
+use crate::runtime::renewal::Renewal;
 use crate::runtime::shared::Shared;
 
 pub use builder::{IntoNode, NodeAddress, RedlockBuilder};
@@ -23,9 +26,10 @@ pub use error::{
     AcquireError, BuildError, ExtendError, InvalidRequest, ReleaseError, ResumeError, WithLockError,
 };
 pub use guard::LockGuard;
-pub use parts::{LockParts, ResumeRequest};
+pub use parts::LockParts;
 pub use report::{Inspection, NodeInspection, NodeReport, NodeState, Outcome, Report};
 pub use request::LockRequest;
+pub use resume::ResumeRequest;
 pub use status::{Health, NodeStatus, NodeVote, Persistence, Role};
 
 /// How soon, at first, and how often, in the long run, a closing client looks whether all is settled. Looking costs nobody
@@ -58,6 +62,8 @@ const LOOK_WHETHER_IDLE: (Duration, Duration) = (Duration::from_millis(1), Durat
 #[derive(Clone)]
 pub struct Redlock {
     pub(crate) shared: Arc<Shared>,
+    /// What extends the locks that are kept alive. Beside what is shared, since drivers of kept leases share that.
+    renewal: Arc<Renewal>,
 }
 
 impl Redlock {
@@ -163,7 +169,8 @@ impl Redlock {
     /// Dropping the future changes nothing.
     pub async fn inspect(&self, key: impl AsRef<[u8]>) -> Result<Inspection, InvalidRequest> {
         let key = self.shared.config.key(key.as_ref())?;
-        Ok(inspect::inspect(&self.shared, key).await)
+        let told = inspect::inspect(&self.shared, &key).await;
+        Ok(Inspection::new(&key, told, &self.shared.nodes))
     }
 
     /// Whether a majority of the nodes is connected and may vote now: what a readiness probe asks. Sends nothing.
@@ -238,7 +245,7 @@ impl Redlock {
         // Their releases get through the doors before these close. On a runtime that stands still nobody waits for that.
         tokio::select! {
             biased;
-            () = shared.renewal.close() => {}
+            () = self.renewal.close() => {}
             () = shared.clock.pause(LINGER) => {}
         }
         shared.shutdown.cancel();

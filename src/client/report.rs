@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::node::Node;
 #[cfg(feature = "blocking")]
 use crate::protocol::message::NotSent;
-use crate::protocol::message::{Holder, HolderValue, Key, Reply, Uncounted};
+use crate::protocol::message::{Found, Holder, HolderValue, Key, Reply, Uncounted};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::round::{Round, Vote};
 use crate::protocol::time::Instant;
@@ -76,32 +76,32 @@ pub struct NodeState {
     pub holder: Option<String>,
     /// What is left of the key's life; `None` where it is free or never expires.
     pub remaining: Option<Duration>,
-    /// How many waits in the queue. Usually one node keeps the queue for all.
+    /// How many wait in the queue. Usually one node keeps the queue for all.
     pub waiting: u32,
 }
 
 impl Inspection {
-    pub(crate) fn new(
-        key: &Key,
-        found: impl Iterator<Item = Result<(Option<Holder>, u32), Reply>>,
-        nodes: &[Node],
-    ) -> Self {
-        let state = |(holder, waiting): (Option<Holder>, u32)| NodeState {
-            remaining: holder.as_ref().and_then(|holder| holder.remaining),
-            holder: holder.map(|holder| holder.value.to_string()),
-            waiting,
+    /// What each node told of a key.
+    pub(crate) fn new(key: &Key, told: impl IntoIterator<Item = Reply>, nodes: &[Node]) -> Self {
+        let state = |told| match told {
+            Reply::Found(Found { holder, waiting }) => Ok(NodeState {
+                remaining: holder.as_ref().and_then(|holder| holder.remaining),
+                holder: holder.map(|holder| holder.value.to_string()),
+                waiting,
+            }),
+            other => Err(Outcome::new(&other, Instant::default()).to_string()),
         };
-        let nodes = found.zip(nodes).map(|(found, node)| NodeInspection {
-            address: node.address().clone(),
-            state: found.map(state).map_err(|reply| Outcome::new(&reply, Instant::default()).to_string()),
-        });
+        let nodes = told
+            .into_iter()
+            .zip(nodes)
+            .map(|(told, node)| NodeInspection { address: node.address().clone(), state: state(told) });
         Self { key: key.to_string(), nodes: nodes.collect() }
     }
 
     /// What a client tells that can ask no node any more.
     #[cfg(feature = "blocking")]
     pub(crate) fn of_a_closed_client(key: &Key, nodes: &[Node]) -> Self {
-        let unasked = nodes.iter().map(|_| Err(Reply::NotSent(NotSent::Closed)));
+        let unasked = nodes.iter().map(|_| Reply::NotSent(NotSent::Closed));
         Self::new(key, unasked, nodes)
     }
 
@@ -134,7 +134,7 @@ impl Inspection {
         names().find(|name| 2 * names().filter(|other| other == name).count() > self.nodes.len())
     }
 
-    /// How many waits in the queue, over all nodes.
+    /// How many wait in the queue, over all nodes.
     ///
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {

@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::node::{Facts, Node, State};
+use crate::node::{Node, State};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::{self, Standing};
 use crate::protocol::time::Instant;
+use crate::registry::Facts;
 use crate::runtime::shared::Shared;
 
 /// How one node is. What it did not tell, because it was never connected or because the user must not ask, is `None`.
@@ -166,8 +167,7 @@ pub(crate) fn of(shared: &Shared) -> Vec<NodeStatus> {
 }
 
 fn status(shared: &Shared, id: NodeId, node: &Node, now: Instant) -> NodeStatus {
-    let Facts { version, run_id, role, uptime, append_only, fsync, eviction, .. } =
-        shared.node_table.facts(id);
+    let Facts { version, run_id, role, uptime, append_only, fsync, eviction, .. } = shared.node_table.facts(id);
     NodeStatus {
         address: node.address().clone(),
         health: match &*node.state().borrow() {

@@ -4,6 +4,7 @@ mod invalid;
 
 use std::time::Duration;
 
+use crate::protocol::acquire::Wait;
 use crate::protocol::fencing::Retention;
 use crate::protocol::lease::Terms;
 use crate::protocol::message::Key;
@@ -89,17 +90,6 @@ pub(crate) enum Delay {
     Of(Duration),
     /// Every node votes at once.
     Off,
-}
-
-/// How long an acquire may wait for the lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// One round, no waiting.
-    No,
-    /// At most this long.
-    AtMost(Duration),
-    /// For ever.
-    Unlimited,
 }
 
 impl Default for Config {

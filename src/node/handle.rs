@@ -11,16 +11,15 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-use super::contended_keys::ContendedKeys;
-use super::mailbox::{Delivery, Outgoing};
-use super::node_table::NodeTable;
 use crate::meter;
+use crate::protocol::answer::Answer;
 use crate::protocol::in_doubt::Debt;
-use crate::protocol::message::{ConnectionId, NotSent, Operation, Reply, ServerMessage, Unknown};
+use crate::protocol::message::{CallId, ConnectionId, NotSent, Operation, Reply, ServerMessage, Unknown};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::Standing;
 use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::rank::NodeName;
+use crate::registry::{NodeTable, Debts, ContendedKeys, Mailbox, Notice};
 
 /// Bounds of one node's admission.
 #[derive(Clone, Copy, Debug)]
@@ -30,49 +29,17 @@ pub(crate) struct Limits {
     pub(crate) backlog: usize,
 }
 
-/// What a node tells the one who settles debts.
+/// One operation on its way to a node.
 #[derive(Debug)]
-pub(crate) enum Notice {
-    /// A release was not settled by its answer, or could not be sent.
-    Owed(Debt),
-    /// A node takes work again.
-    Usable(NodeId),
-}
-
-/// The way of debts and other notices to the one who settles them.
-///
-/// Counts what is on its way, so that nobody takes a client for idle while a debt is between two hands.
-#[derive(Debug)]
-pub(crate) struct Debts {
-    notices: mpsc::UnboundedSender<Notice>,
-    under_way: AtomicUsize,
-}
-
-impl Debts {
-    /// The way, and its end.
-    pub(crate) fn channel() -> (Arc<Self>, mpsc::UnboundedReceiver<Notice>) {
-        let (notices, receiver) = mpsc::unbounded_channel();
-        (Arc::new(Self { notices, under_way: AtomicUsize::new(0) }), receiver)
-    }
-
-    /// How many notices are on their way.
-    pub(crate) fn under_way(&self) -> usize {
-        self.under_way.load(Ordering::SeqCst)
-    }
-
-    /// Notices were taken up, and show where they now stand.
-    pub(crate) fn arrived(&self, count: usize) {
-        self.under_way.fetch_sub(count, Ordering::SeqCst);
-    }
-
-    /// Tells it.
-    pub(super) fn send(&self, notice: Notice) {
-        self.under_way.fetch_add(1, Ordering::SeqCst);
-        if self.notices.send(notice).is_err() {
-            // The client is gone; the TTL clears what it leaves.
-            self.arrived(1);
-        }
-    }
+pub(crate) struct Outgoing {
+    /// What to do.
+    pub(crate) operation: Operation,
+    /// What is owed if the answer does not settle it.
+    pub(crate) debt: Option<Debt>,
+    /// Who wants the answer.
+    pub(crate) mailbox: Arc<Mailbox>,
+    /// The caller's own name for the call.
+    pub(crate) call: CallId,
 }
 
 /// How a node stands, for whoever waits for it.
@@ -239,8 +206,7 @@ impl Node {
 
     /// Whether the node takes work now, as far as is known.
     pub(crate) fn is_usable(&self) -> bool {
-        self.admission.connection.load(Ordering::Relaxed) != 0
-            && !self.admission.suspect.load(Ordering::Relaxed)
+        self.admission.connection.load(Ordering::Relaxed) != 0 && !self.admission.suspect.load(Ordering::Relaxed)
     }
 
     /// How the node stands, now and from now on.
@@ -381,14 +347,14 @@ impl Call {
         let (creates, keys) = (request.operation.creates(), request.operation.keys());
         let standing = self.admission.node_table.standing(node);
         meter::answered(&self.admission.address, request.operation.name(), &reply);
-        request.mailbox.deliver(Delivery {
+        request.mailbox.deliver(Answer {
             node,
             call: request.call,
             creates,
             connection,
             reply,
             standing,
-            at,
+            read: at,
         });
         // Last: the call counts until everything that it left counts elsewhere.
         self.admission.inside.fetch_sub(keys, Ordering::SeqCst);

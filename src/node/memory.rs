@@ -13,13 +13,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::silence::SilenceLimits;
 use super::store::{Store, WakeUp};
-use super::{Call, Inbox, Wakeups};
+use super::{Call, Inbox};
 use crate::clock::Clock;
 use crate::protocol::message::{NotSent, Operation, Reply, Unknown};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::{RestartDelay, Standing};
 use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::rank::NodeName;
+use crate::registry::Wakeups;
 
 /// One server in memory.
 pub(crate) struct Server {

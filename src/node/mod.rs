@@ -9,30 +9,14 @@
 //! it, and what is not settled goes to the janitor: no caller has to stay alive for that.
 
 #[cfg(feature = "runtime")]
-mod contended_keys;
-#[cfg(feature = "runtime")]
 mod handle;
-#[cfg(feature = "runtime")]
-mod mailbox;
 #[cfg(feature = "testing")]
 pub(crate) mod memory;
-#[cfg(feature = "runtime")]
-mod node_table;
 #[cfg(feature = "runtime")]
 pub(crate) mod redis;
 #[cfg(feature = "runtime")]
 mod silence;
 pub mod store;
-#[cfg(feature = "runtime")]
-mod wakeups;
 
 #[cfg(feature = "runtime")]
-pub(crate) use contended_keys::ContendedKeys;
-#[cfg(feature = "runtime")]
-pub(crate) use handle::{Call, Debts, Inbox, Limits, Node, Notice, State, node};
-#[cfg(feature = "runtime")]
-pub(crate) use mailbox::{Delivery, Mailbox, News, Outgoing};
-#[cfg(feature = "runtime")]
-pub(crate) use node_table::{Adoption, Facts, NodeTable};
-#[cfg(feature = "runtime")]
-pub(crate) use wakeups::{Registered, Seat, Wakeups};
+pub(crate) use handle::{Call, Inbox, Limits, Node, Outgoing, State, node};

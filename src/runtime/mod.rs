@@ -2,13 +2,13 @@
 
 pub(crate) mod acquire;
 pub(crate) mod alarm;
+pub(crate) mod attempt;
 pub(crate) mod driver;
+mod waiting;
 pub(crate) mod inspect;
 pub(crate) mod janitor;
-pub(crate) mod loss;
 pub(crate) mod renewal;
+pub(crate) mod worst_round_trip;
 pub(crate) mod resume;
 pub(crate) mod shared;
-pub(crate) mod waiting;
-pub(crate) mod worst_round_trip;
-mod young_nodes;
+pub(crate) mod loss;

@@ -8,13 +8,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::node::{ContendedKeys, Debts, Node, NodeTable, Wakeups};
+use crate::node::Node;
+use crate::protocol::in_doubt::Balance;
 use crate::protocol::message::{Holder, Key};
-use crate::protocol::quorum::Quorum;
+use crate::protocol::quorum::{NodeId, Quorum};
 use crate::protocol::restart::RestartDelay;
+use crate::registry::{NodeTable, Debts, ContendedKeys, Wakeups};
 use crate::runtime::alarm::Alarm;
-use crate::runtime::janitor::Balance;
-use crate::runtime::renewal::Renewal;
 use crate::runtime::worst_round_trip::WorstRoundTrip;
 
 /// What all clones and guards of one client share.
@@ -39,13 +39,17 @@ pub(crate) struct Shared {
     pub(crate) contended_keys: Arc<ContendedKeys>,
     pub(crate) node_table: Arc<NodeTable>,
     pub(crate) worst_round_trip: WorstRoundTrip,
-    pub(crate) renewal: Arc<Renewal>,
 }
 
 impl Shared {
     /// Whether the tasks of this client have ended: it was closed, or its runtime is gone.
     pub(crate) fn has_ended(&self) -> bool {
         self.nodes.iter().all(Node::has_ended)
+    }
+
+    /// Whether a node takes work now, as far as is known.
+    pub(crate) fn is_usable(&self, node: NodeId) -> bool {
+        self.nodes.get(node.index()).is_some_and(Node::is_usable)
     }
 
     /// The candidate for a fencing token: the wall clock, in microseconds.

@@ -510,7 +510,7 @@ impl fmt::Debug for MemoryNode {
 #[derive(Debug)]
 pub struct RawNode {
     node: crate::node::Node,
-    mailbox: Arc<crate::node::Mailbox>,
+    mailbox: Arc<crate::registry::Mailbox>,
     _shutdown: tokio_util::sync::DropGuard,
 }
 
@@ -523,7 +523,7 @@ impl RawNode {
     ) -> Result<Self, crate::BuildError> {
         use crate::node::redis::{Settings, address::Address, serve};
 
-        let (debts, _) = crate::node::Debts::channel();
+        let (debts, _) = crate::registry::Debts::channel();
         let clock = Clock::System(tokio::runtime::Handle::current());
         let Some(quorum) = crate::protocol::quorum::Quorum::of(1) else {
             return Err(crate::BuildError::NoNodes);
@@ -535,10 +535,10 @@ impl RawNode {
             backlog: crate::config::BACKLOG,
             client_name: "redquorum-raw".into(),
             prefix: Arc::default(),
-            wakeups: crate::node::Wakeups::new(client, clock.clone(), debts.clone()),
+            wakeups: crate::registry::Wakeups::new(client, clock.clone(), debts.clone()),
             in_queue: true,
             delay: None,
-            node_table: crate::node::NodeTable::new(quorum),
+            node_table: crate::registry::NodeTable::new(quorum),
         };
         let limits = crate::node::Limits { backlog: settings.backlog };
         let id = crate::protocol::quorum::NodeId::new(0);
@@ -555,7 +555,7 @@ impl RawNode {
         tokio::spawn(serve(inbox, settings, clock, shutdown.clone()));
         // The sender is in the node, so waiting cannot fail.
         let _ = node.state().wait_for(|state| *state == crate::node::State::Up).await;
-        Ok(Self { node, mailbox: crate::node::Mailbox::new(), _shutdown: shutdown.drop_guard() })
+        Ok(Self { node, mailbox: crate::registry::Mailbox::new(), _shutdown: shutdown.drop_guard() })
     }
 
     /// Executes one operation.
@@ -564,7 +564,7 @@ impl RawNode {
         operation: crate::protocol::message::Operation,
     ) -> crate::protocol::message::Reply {
         let mailbox = self.mailbox.clone();
-        let request = crate::node::Outgoing { operation, debt: None, mailbox, call: 0 };
+        let request = crate::node::Outgoing { operation, debt: None, mailbox, call: Default::default() };
         if let Err(reason) = self.node.send(request) {
             return crate::protocol::message::Reply::NotSent(reason);
         }

@@ -60,6 +60,10 @@ pub enum Switch {
     NeverReturns,
     LinesAreNotLeft,
     WaitsOn,
+    LeadersNeverLook,
+    NobodyIsMoved,
+    UnreachedIsRefused,
+    GoesOnAfterTheEnd,
     NoRaise,
     TokenOfAllNodes,
     CandidateUncapped,
@@ -158,6 +162,18 @@ pub const ALL: &[(Switch, &str, &str)] = &[
     ),
     (Switch::LinesAreNotLeft, "lines-are-not-left", "a node keeps those in the queue who leave"),
     (Switch::WaitsOn, "waits-on", "a waiter does not leave at the end of its wait"),
+    (
+        Switch::LeadersNeverLook,
+        "leaders-never-look",
+        "of a client's waiters the one that looks for all never looks",
+    ),
+    (Switch::NobodyIsMoved, "nobody-is-moved", "waiters are not told that a better node takes work again"),
+    (
+        Switch::UnreachedIsRefused,
+        "unreached-is-refused",
+        "a queue that could not be reached once is never tried again",
+    ),
+    (Switch::GoesOnAfterTheEnd, "goes-on-after-the-end", "an acquire asks again although no token is left"),
     (Switch::NoRaise, "no-raise", "tokens are handed out without a quorum that stands at them"),
     (
         Switch::TokenOfAllNodes,
@@ -236,15 +252,25 @@ impl Switch {
             Self::NeverReturns => Law::StandsAtTheBestNode,
             Self::LinesAreNotLeft => Law::NoLeftoversInLine,
             Self::WaitsOn => Law::WaitEndsInTime,
+            Self::LeadersNeverLook => Law::Progress,
+            Self::NobodyIsMoved => Law::StandsAtTheBestNode,
+            Self::UnreachedIsRefused => Law::ContentionQueues,
+            Self::GoesOnAfterTheEnd => Law::AsksNoMore,
             Self::NoRaise | Self::CountersLost | Self::ClocksApart => Law::TokensRise,
             Self::CandidateUncapped => Law::TokensAreBounded,
             Self::TokenOfAllNodes | Self::CounterLeftBehind => Law::TokenStandsAtQuorum,
         }
     }
 
+    /// Whether it shows only where waiters stand at worse nodes for some time.
+    pub fn is_about_moving(self) -> bool {
+        self.law() == Law::StandsAtTheBestNode
+    }
+
     /// Whether it shows only where locks are fenced.
     pub fn is_about_tokens(self) -> bool {
-        matches!(self.law(), Law::TokensRise | Law::TokensAreBounded | Law::TokenStandsAtQuorum)
+        let of_tokens = [Law::TokensRise, Law::TokensAreBounded, Law::TokenStandsAtQuorum, Law::AsksNoMore];
+        of_tokens.contains(&self.law())
     }
 }
 

@@ -164,6 +164,12 @@ counters! {
     NewcomerWon,
     /// A wait ended.
     TimedOut,
+    /// An acquire looked at the memories of the nodes, and slept until they may count.
+    GuardSleptOut,
+    /// An acquire failed at once, since the restart delay outlasts its wait.
+    GuardOutlastsWait,
+    /// An acquire that does not wait asked once.
+    AskedOnceInVain,
     /// A wait ended while the vote was on its way.
     WaitOverAtHandOver,
     /// A waiter was dropped.
@@ -192,6 +198,8 @@ counters! {
     ClaimRepeated,
     /// A healed node was given the counter.
     CounterHealed,
+    /// An acquire was told that no token is left.
+    TokensExhausted,
     /// A token rose although a node had lost its counters.
     TokenAfterLoss,
 }

@@ -3,7 +3,9 @@
 
 use redquorum::protocol::lease::End;
 use redquorum::protocol::message::{Operation, Owner, Reply};
+use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
+use redquorum::protocol::wait_queue::signal::Signal;
 use redquorum::protocol::wait_queue::waiter::ClaimFailure;
 
 use super::broken::Switch;
@@ -21,6 +23,31 @@ impl World {
             Some(Switch::PlaceNotGivenBack) => *score = None,
             _ => {}
         }
+    }
+
+    /// What a waiter is made to think of its part among its client's, in place of what the groups said.
+    pub fn falsify_lead(&mut self, number: usize, look: Option<Instant>) {
+        let leads = match self.broken {
+            Some(Switch::EverybodyLooks) => true,
+            Some(Switch::NeverWokenNorLooking | Switch::LeadersNeverLook) => false,
+            _ => return,
+        };
+        self.waiters[number].waiter.set_leads(leads, look.unwrap_or(Instant::FAR_FUTURE));
+    }
+
+    /// Whether a signal does not reach its waiter.
+    pub fn keeps_signal_back(&self, number: usize, signal: Signal) -> bool {
+        let stands: NodeId = self.waiters[number].waiter.node();
+        match (self.broken, signal) {
+            (Some(Switch::LeadersNeverLook), Signal::Leads(Some(_))) => true,
+            (Some(Switch::NobodyIsMoved), Signal::Usable(node)) => node != stands,
+            _ => false,
+        }
+    }
+
+    /// What an acquisition is told of a queue that cannot be used.
+    pub fn falsify_unable(&self, reply: Reply) -> Reply {
+        if self.broken == Some(Switch::UnreachedIsRefused) { Reply::QueueFull } else { reply }
     }
 
     /// What a waiter is told of its failed claim.

@@ -13,6 +13,7 @@ use super::client::Client;
 use super::clock::TrueTime;
 use super::line_witness::Change;
 use super::node::Node;
+use super::task::Task;
 use super::witness::{DebtWitness, OwnerWitness, RoundKind, RoundWitness};
 use super::world::World;
 
@@ -41,6 +42,8 @@ pub enum Law {
     HealsAfterQuorum,
     NothingFollowsRelease,
     SilentBeforeRelease,
+    AsksNoMore,
+    ContentionQueues,
     Progress,
     NoLeftovers,
     FirstComeFirstServed,
@@ -251,6 +254,19 @@ pub fn nothing_follows_release(record: &OwnerWitness, node: NodeId) -> Finding {
 /// Rule 8: a lease stops being valid before the first byte of its release is sent.
 pub fn silent_before_release(now: Instant, valid_until: Option<Instant>) -> Finding {
     require(valid_until.is_none_or(|until| until <= now), || "released while its holder may act".into())
+}
+
+/// Section 4: an acquire asks no more after a quorum of nodes said that no token is left, nor for a second time if it does
+/// not wait.
+pub fn asks_no_more(task: &Task) -> Finding {
+    require(!task.spent, || "asks again although no token is left".into())?;
+    require(task.waits || task.asked == 0, || "asks again, and was not to wait".into())
+}
+
+/// Section 4: an acquire that a quorum of nodes refused, since somebody else holds the key there, waits in the queue next, as
+/// long as it waits and no queue was refused to it.
+pub fn contention_queues(task: &Task) -> Finding {
+    require(!task.must_queue, || "asks again beside the queue".into())
 }
 
 /// Section 4: a healed world lets all in.

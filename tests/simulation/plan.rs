@@ -39,7 +39,7 @@ pub struct Plan {
     pub faults: Vec<Fault>,
     /// Nothing goes wrong, and all who wait do so in the queue: its order is then demanded.
     pub calm: bool,
-    /// Per mille of clients that waits in the queue, and of their acquires that wait at all.
+    /// Per mille of clients that wait in the queue, and of their acquires that wait at all.
     pub in_queue: u64,
     pub waits: u64,
     /// Longest wait of an acquire, in nanoseconds.

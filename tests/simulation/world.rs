@@ -22,7 +22,7 @@ use super::plan::Plan;
 use super::task::Task;
 use super::trace::{Trace, note};
 use super::waiter::Queued;
-use super::wakeups::{Publication, Switchboard};
+use super::wakeups::Publication;
 use super::witness::OwnerWitness;
 
 /// Something that happens at a moment.
@@ -150,7 +150,7 @@ impl World {
         }
         let client = |number| {
             let (in_queue, deaf) = (draw.chance(plan.in_queue), draw.chance(plan.deaf));
-            Client::new(draw_clock(&mut draw), Switchboard::new(number), in_queue, deaf)
+            Client::new(draw_clock(&mut draw), number, in_queue, deaf)
         };
         let clients = (0..plan.clients).map(client).collect();
         let (tasks, longest) = (plan.tasks.iter().enumerate(), plan.longest_ttl());

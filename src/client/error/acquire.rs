@@ -6,6 +6,11 @@ use thiserror::Error;
 
 use crate::client::report::Report;
 use crate::config::InvalidRequest;
+use crate::node::Node;
+use crate::protocol::acquire::{End, Failed};
+use crate::protocol::lease::Failure;
+use crate::protocol::time::Instant;
+use crate::runtime::attempt::{NotAcquired, Request};
 
 /// Why a lock was not acquired. Whatever had been set is being undone.
 ///
@@ -163,6 +168,59 @@ impl AcquireError {
             | Self::TooSlow { report, .. } => Some(report),
             Self::TimedOut { last, .. } => last.report(),
             Self::Closed | Self::Invalid(_) | Self::NoRandomness(_) => None,
+        }
+    }
+}
+
+impl AcquireError {
+    /// What a request's end is for its caller.
+    pub(crate) fn of(why: NotAcquired, request: &Request, nodes: &[Node]) -> Self {
+        let End { last, waited, holder } = match why {
+            NotAcquired::Closed => return Self::Closed,
+            NotAcquired::NoRandomness(why) => return Self::NoRandomness(why),
+            NotAcquired::Failed(end) => end,
+        };
+        let last = match (Self::of_failure(&last, request, nodes), holder, waited) {
+            (Self::Held { key, report }, Some((node, holder)), Some(waited)) => {
+                Self::Held { key, report: report.with_holder(node, holder, waited) }
+            }
+            (error, ..) => error,
+        };
+        match waited {
+            Some(waited) => Self::TimedOut { waited, last: Box::new(last) },
+            None => last,
+        }
+    }
+
+    fn of_failure(failed: &Failed, request: &Request, nodes: &[Node]) -> Self {
+        let (key, report) = (request.key.to_string(), Report::new(&failed.round, nodes));
+        match failed.failure {
+            Failure::Contended => Self::Held { key, report },
+            Failure::Unavailable if failed.is_final() => Self::TokensExhausted { key, report },
+            Failure::Unavailable => Self::NoQuorum { key, report },
+            Failure::NodesTooYoung { until } => {
+                let remaining = (until != Instant::FAR_FUTURE).then(|| until.since(failed.at));
+                Self::NodesTooYoung { key, remaining, report }
+            }
+            Failure::Exhausted { remaining } => {
+                Self::TooSlow { key, remaining, needed: request.terms.min_validity, report }
+            }
+        }
+    }
+
+    /// What stood in the way, at the last attempt: the name of it in metrics.
+    pub(crate) fn label(&self) -> &'static str {
+        match self {
+            Self::Held { .. } => "contended",
+            Self::NoQuorum { .. } => "no_quorum",
+            Self::NodesTooYoung { .. } => "too_young",
+            Self::TooSlow { .. } => "too_late",
+            Self::TokensExhausted { .. } => "tokens_exhausted",
+            Self::TimedOut { last, .. } => last.label(),
+            Self::Closed => "closed",
+            Self::NoRandomness(_) => "no_randomness",
+            // Refused before it is counted.
+            Self::Invalid(_) => "invalid",
         }
     }
 }

@@ -20,7 +20,6 @@ use super::facts::{self, Info, Look, Mark, micros, read_marker};
 use super::handshake::wake_up;
 use super::health::Health;
 use super::session::{is_echo, read};
-use crate::node::NodeTable;
 use crate::protocol::fencing::{Carry, END, Fence, FencingToken, Retention};
 use crate::protocol::message::{
     ClientId, Extension, Extensions, HolderValue, Key, Operation, Owner, Reply, Unknown,
@@ -29,6 +28,7 @@ use crate::protocol::quorum::{NodeId, Quorum};
 use crate::protocol::restart::RestartDelay;
 use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl};
+use crate::registry::NodeTable;
 
 /// No input takes longer, on however busy a machine.
 const MOST_TIME: Duration = Duration::from_secs(10);

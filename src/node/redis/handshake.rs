@@ -22,10 +22,10 @@ use super::facts::{self, Look, ask, is_forbidden, is_unknown_command};
 use super::health::Health;
 use super::names;
 use crate::clock::Clock;
-use crate::node::Adoption;
 use crate::protocol::message::{Key, Owner, OwnerHex, ServerMessage};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::wait_queue::rank::NodeName;
+use crate::registry::Adoption;
 
 /// A client that finds one node without a marker among others with one waits for so long: another client may be adopting
 /// all of them at this moment.

@@ -9,13 +9,13 @@ use tokio::sync::watch;
 
 use super::facts::{self, Look, Mark};
 use crate::meter;
-use crate::node::{Adoption, Facts, NodeTable};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::{
     Evidence, Id, Marker, MarkerSeen, Memory, Reading, RestartDelay, Role, Run, Standing,
 };
 use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::rank::NodeName;
+use crate::registry::{Adoption, NodeTable, Facts};
 
 /// One address, as its readings show it.
 pub(super) struct Health {

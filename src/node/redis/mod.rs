@@ -34,10 +34,11 @@ use tokio_util::sync::CancellationToken;
 use self::address::Address;
 use self::health::Health;
 use self::session::{Ended, Session};
-use super::{Call, Inbox, NodeTable, Wakeups};
+use super::{Call, Inbox};
 use crate::clock::Clock;
 use crate::protocol::message::{NotSent, Reply, ServerMessage};
 use crate::protocol::restart::RestartDelay;
+use crate::registry::{NodeTable, Wakeups};
 
 /// At most ten attempts a second per node, counted from start to start.
 const LEAST_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);

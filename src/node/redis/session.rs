@@ -25,10 +25,11 @@ use super::wire::{Arrived, Wire, Work};
 use super::{LINGER, LOOK_EVERY, Settings, refuse};
 use crate::clock::Clock;
 use crate::node::silence::SilenceLimits;
-use crate::node::{Adoption, Call, Inbox};
+use crate::node::{Call, Inbox};
 use crate::protocol::message::{ConnectionId, Operation, Reply, ServerMessage, Unknown};
 use crate::protocol::restart::Standing;
 use crate::protocol::time::Instant;
+use crate::registry::Adoption;
 
 /// Calls taken in one poll before answers are read and other tasks get their turn.
 const BATCH: usize = 128;

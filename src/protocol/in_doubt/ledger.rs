@@ -48,6 +48,15 @@ pub struct Settled {
     pub dropped: u64,
 }
 
+/// The debts as others see them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Balance {
+    /// How many are open.
+    pub open: usize,
+    /// How the others ended.
+    pub settled: Settled,
+}
+
 /// All open debts of a client, and when each is to be tried again.
 ///
 /// Drive it like everything here: `owe`, `handle_reply` and `handle_usable` in, then [`Ledger::poll_send`] until it has
@@ -191,6 +200,11 @@ impl Ledger {
     /// How the debts so far ended.
     pub fn settled(&self) -> Settled {
         self.settled
+    }
+
+    /// What is open, and how the rest ended.
+    pub fn balance(&self) -> Balance {
+        Balance { open: self.open(), settled: self.settled }
     }
 
     fn expire(&mut self, now: Instant) {

@@ -1,6 +1,6 @@
 //! Extending a held lease, taking one over from another process, healing, and loss: rule 7.
 
-use super::{End, Event, Failure, Lease, NotExtended, Phase, Purpose, Terms};
+use super::{Asking, End, Event, Failure, Lease, NotExtended, Options, Phase, Purpose, Resumed, Terms};
 use crate::protocol::in_doubt::Doubt;
 use crate::protocol::message::{Key, Owner, Reply};
 use crate::protocol::quorum::{NodeId, NodeSet};
@@ -10,27 +10,23 @@ use crate::protocol::validity::{Ttl, Validity};
 
 impl Lease {
     /// A lease that another process held and handed on, about to be confirmed by an extension of all nodes, with its clock
-    /// started at `now`. It is held once Q nodes said, before the moment `before`, that they still carry the owner.
+    /// started at `now`. It is held once Q nodes said, before the end of its old validity, that they still carry the owner.
     /// [`Event::Held`] or [`Event::Failed`] follows; nothing is released unless it is abandoned.
-    ///
-    /// `before` is the end of the old validity. It may be [`Instant::FAR_FUTURE`] only where nothing that sets the owner is
-    /// on its way to any node: then a node that carries it has done so ever since it was acquired, and no other holder can
-    /// have come between.
-    ///
-    /// `longest` is the longest life that was ever given to the key.
-    pub fn resume(terms: Terms, key: Key, owner: Owner, longest: Ttl, before: Instant, now: Instant) -> Self {
-        let mut lease = Self::acquire(terms, key, owner, super::Asking::Claim, now);
+    pub fn resume(
+        terms: Terms,
+        key: Key,
+        owner: Owner,
+        resumed: Resumed,
+        options: Options,
+        now: Instant,
+    ) -> Self {
+        let Resumed { longest, before, owed } = resumed;
+        let mut lease = Self::acquire(terms, key, owner, Asking::Claim, options, now);
         lease.request = Purpose::Resume { before };
         lease.longest = longest.max(terms.ttl);
-        lease.doubts.fill(Doubt::named(now, lease.longest));
+        let doubt = if owed { Doubt::owed } else { Doubt::named };
+        lease.doubts.fill(doubt(now, lease.longest));
         lease
-    }
-
-    /// Makes this a lease of which a set may still be on its way to any node, from the process that handed it on: this one
-    /// will never know of its answer. Before the first command is polled.
-    pub fn owed(mut self) -> Self {
-        self.doubts.fill(Doubt::owed(self.round.started(), self.longest));
-        self
     }
 
     /// Ends the lease here without a word to any node: another process takes it over.

@@ -19,17 +19,18 @@ mod tests;
 
 use std::time::Duration;
 
+use crate::protocol::answer::Answer;
 use crate::protocol::fencing::{Carry, Fence, Fencing};
 use crate::protocol::in_doubt::{Debt, Doubt};
 use crate::protocol::lease::patience::Patience;
-use crate::protocol::message::{ConnectionId, Key, NotSent, Operation, Owner, Reply};
+use crate::protocol::message::{CallId, ConnectionId, Key, NotSent, Operation, Owner, Reply};
 use crate::protocol::per_node::PerNode;
 use crate::protocol::quorum::{NodeId, NodeSet, Quorum};
-use crate::protocol::restart::Standing;
 use crate::protocol::round::{Round, Verdict, Vote};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl, Validity};
 use crate::protocol::wait_queue::rank::{self, QueueNodes};
+use crate::protocol::wait_queue::waiter::QueueVote;
 
 /// What a lease is held to: the numbers of one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +61,7 @@ pub enum Asking {
 pub struct ToSend {
     /// Where to.
     pub node: NodeId,
-    /// Which call this is: given back with its reply.
+    /// Names the round that the call belongs to, within its lease: given back with its answer.
     pub call: CallId,
     /// What to send.
     pub operation: Operation,
@@ -69,13 +70,39 @@ pub struct ToSend {
     pub debt: Option<Debt>,
 }
 
-/// Names the round that a call belongs to, within its lease.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct CallId(pub u32);
+/// What a lease may be given beside its terms, before its first command. Each of them is optional.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// The lease ends after this time, counted from the start of its first round, however often it is extended.
+    pub longest: Option<Duration>,
+    /// Where the wait queue for the key may be kept: there, releases hand over.
+    pub queues: Option<QueueNodes>,
+    /// Makes this the claim of a waiter, behind which a node's vote stands. If the claim fails, the undo spares that node:
+    /// the vote there is the waiter's, see [`Lease::surrender`].
+    pub vote: Option<QueueVote>,
+    /// Makes this a fenced lease, whose holder has a token that rises from holder to holder: one that is to be made
+    /// ([`Fence::Advance`]), or one that it has already ([`Fence::Carry`]). If the nodes that grant do not agree on a
+    /// number, the acquire takes a second round. Validity counts from before the first one all the same.
+    pub fence: Option<Fence>,
+}
+
+/// What is known of a lease that another process held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resumed {
+    /// The longest life that was ever given to the key.
+    pub longest: Ttl,
+    /// The end of the old validity. It may be [`Instant::FAR_FUTURE`] only if nothing that sets the owner is on its way to
+    /// any node: then a node that carries the owner has done so ever since it was acquired, and no other holder can have
+    /// come between.
+    pub before: Instant,
+    /// Whether a set may still be on its way to any node, from the process that handed the lease on. This one will never
+    /// know of its answer.
+    pub owed: bool,
+}
 
 /// The calls of an undo: they belong to no round, since the votes of the round that failed are its report. Their debts
 /// see to their outcome.
-const UNDO: CallId = CallId(u32::MAX);
+const UNDO: CallId = CallId(u64::MAX);
 
 /// What happened to a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -212,8 +239,22 @@ pub struct Lease {
 impl Lease {
     /// A lease that is about to be acquired, with its clock started at `now` (rule 1) and an `owner` that was never
     /// sent before (rule 2).
-    pub fn acquire(terms: Terms, key: Key, owner: Owner, asking: Asking, now: Instant) -> Self {
-        let nodes = terms.quorum.nodes();
+    pub fn acquire(
+        terms: Terms,
+        key: Key,
+        owner: Owner,
+        asking: Asking,
+        options: Options,
+        now: Instant,
+    ) -> Self {
+        let mut doubts = PerNode::<Doubt>::new(terms.quorum.nodes());
+        let voted = options.vote.and_then(|vote| Some((vote, doubts.get_mut(vote.node.index())?)));
+        let voted_by = voted.map(|(vote, own)| {
+            *own = vote.doubt;
+            vote.node
+        });
+        let deadline = now.after(terms.reply_timeout);
+        let patient = options.vote.filter(|vote| vote.patient);
         Self {
             terms,
             key,
@@ -224,44 +265,16 @@ impl Lease {
             round: Round::new(terms.quorum, now),
             unsent: terms.quorum.all(),
             longest: terms.ttl,
-            doubts: PerNode::new(nodes),
+            doubts,
             event: None,
-            limit: Instant::FAR_FUTURE,
-            queues: None,
+            limit: options.longest.map_or(Instant::FAR_FUTURE, |longest| now.after(longest)),
+            queues: options.queues,
             round_trip: Duration::ZERO,
-            voted_by: None,
+            voted_by,
             surrenders: false,
-            patience: None,
-            fencing: None,
+            patience: patient.map(|_| Box::new(Patience::new(terms.quorum, now, deadline))),
+            fencing: options.fence.map(|fence| Box::new(Fencing::new(fence, now))),
         }
-    }
-
-    /// Ends the lease after this time, counted from the start of its first round, however often it is extended. Before the
-    /// first command is polled.
-    pub fn held_at_most(mut self, longest: Duration) -> Self {
-        self.limit = self.round.started().after(longest);
-        self
-    }
-
-    /// Tells where the queue for the key may be kept. Before the first command is polled.
-    pub fn with_lines(mut self, queues: QueueNodes) -> Self {
-        self.queues = Some(queues);
-        self
-    }
-
-    /// Makes this the claim of a waiter to whom `node` gave its vote: what the waiter sent there under this owner is
-    /// `doubt`. A `patient` claim asks refusing nodes again within its round. Before the first command is polled.
-    ///
-    /// Where the claim fails, the undo spares that node: the vote there is the waiter's, see [`Lease::surrender`].
-    pub fn voted_by(mut self, node: NodeId, doubt: Doubt, patient: bool) -> Self {
-        if let Some(own) = self.doubts.get_mut(node.index()) {
-            *own = doubt;
-            self.voted_by = Some(node);
-        }
-        let started = self.round.started();
-        let deadline = started.after(self.terms.reply_timeout);
-        self.patience = patient.then(|| Box::new(Patience::new(self.terms.quorum, started, deadline)));
-        self
     }
 
     /// After a failed claim: what is open on the node that had voted, for the waiter who keeps that vote. Not taken, it
@@ -304,14 +317,12 @@ impl Lease {
             Purpose::Resume { .. } => Operation::Extend { key, owner, ttl, carry },
             Purpose::Extend(ttl) => Operation::Extend { key, owner, ttl, carry },
             Purpose::Heal(ttl) => Operation::Claim { key, owner, ttl, fence: carry.map(Fence::Carry) },
-            Purpose::Release | Purpose::Undo => {
-                match self.queues.filter(|queues| queues.nodes.contains(node)) {
-                    Some(QueueNodes { client, .. }) => {
-                        Operation::HandOver { key, owner, client, hand_over: self.hand_over() }
-                    }
-                    None => Operation::Release { key, owner },
+            Purpose::Release | Purpose::Undo => match self.queues.filter(|queues| queues.nodes.contains(node)) {
+                Some(QueueNodes { client, .. }) => {
+                    Operation::HandOver { key, owner, client, hand_over: self.hand_over() }
                 }
-            }
+                None => Operation::Release { key, owner },
+            },
         };
         let (call, debt) = match self.request {
             Purpose::Release => (self.call, self.debt(node)),
@@ -358,25 +369,21 @@ impl Lease {
         }
     }
 
-    /// What the answer of a node of this standing is in the current round: a grant to a set or claim (`creates`) that
-    /// does not count is no grant for an acquire. For an extension it is as good as any, which only asks whether the key
-    /// is still there.
-    pub fn weigh(&self, reply: Reply, creates: bool, standing: Standing) -> Reply {
+    /// The vote that an answer is in the current round: a grant to a set or claim that does not count is no grant for an
+    /// acquire. For an extension it is as good as any, which only asks whether the key is still there.
+    pub fn weighed(&self, answer: &Answer) -> Reply {
         // A token, like a lock, must not stand on a node that is another node's double, or that may not count.
-        let weighs = creates || matches!(self.request, Purpose::Raise(_));
-        if weighs { standing.weigh(reply, self.round.started()) } else { reply }
+        let weighs = answer.creates || matches!(self.request, Purpose::Raise(_));
+        let reply = answer.reply.clone();
+        if weighs { answer.standing.weigh(reply, self.round.started()) } else { reply }
     }
 
-    /// The answer to a call, weighed by [`Lease::weigh`], of this round or an earlier one. `creates` says whether the call was a set or claim.
-    pub fn handle_reply(
-        &mut self,
-        node: NodeId,
-        call: CallId,
-        creates: bool,
-        connection: ConnectionId,
-        reply: Reply,
-        now: Instant,
-    ) {
+    /// The answer to a call, of this round or an earlier one, as it is read at `now`.
+    pub fn handle_answer(&mut self, answer: Answer, now: Instant) {
+        // Before it is weighed: a node whose grant does not count may remember more than those whose grants do.
+        self.see_number(answer.call, &answer.reply);
+        let reply = self.weighed(&answer);
+        let Answer { node, call, connection, creates, .. } = answer;
         if let (true, Some(doubt)) = (creates, self.doubts.get_mut(node.index())) {
             doubt.answered(connection, &reply);
         }
@@ -466,7 +473,7 @@ impl Lease {
 
     fn begin(&mut self, request: Purpose, now: Instant) {
         self.request = request;
-        self.call = CallId((self.call.0 + 1) % UNDO.0);
+        self.call = CallId(self.call.0 + 1);
         self.unsent = self.terms.quorum.all();
         self.event = None;
         self.patience = None;

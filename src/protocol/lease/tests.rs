@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::protocol::message::{Holder, Uncounted, Unknown};
+use crate::protocol::restart::Standing;
 
 mod fenced;
 mod voted;
@@ -28,7 +29,12 @@ fn terms(nodes: usize) -> Terms {
 }
 
 fn lease(nodes: usize) -> Lease {
-    Lease::acquire(terms(nodes), Key::new(*b"k"), Owner::from_bytes([7; 16]), Asking::Set, at(0))
+    lease_with(nodes, Options::default())
+}
+
+/// A lease of so many nodes, about to be acquired.
+fn lease_with(nodes: usize, options: Options) -> Lease {
+    Lease::acquire(terms(nodes), Key::new(*b"k"), Owner::from_bytes([7; 16]), Asking::Set, options, at(0))
 }
 
 /// Takes all sends, each admitted on connection 1.
@@ -42,7 +48,13 @@ fn drain(lease: &mut Lease, now: Instant) -> Vec<ToSend> {
 }
 
 fn answer(lease: &mut Lease, send: &ToSend, reply: Reply, now: Instant) {
-    lease.handle_reply(send.node, send.call, send.operation.creates(), C1, reply, now);
+    weighed_answer(lease, send, reply, Standing::COUNTS, now);
+}
+
+/// The same from a node of this standing.
+fn weighed_answer(lease: &mut Lease, send: &ToSend, reply: Reply, standing: Standing, now: Instant) {
+    let (node, call, creates) = (send.node, send.call, send.operation.creates());
+    lease.handle_answer(Answer { node, call, connection: C1, creates, reply, standing, read: now }, now);
 }
 
 fn held() -> Reply {
@@ -287,7 +299,7 @@ fn calls_to_unknown_nodes_are_ignored() {
     let mut lease = lease(1);
     let send = drain(&mut lease, at(0)).remove(0);
     lease.handle_sent(NodeId::new(9), send.call, Ok(C1), at(0));
-    lease.handle_reply(NodeId::new(9), send.call, true, C1, Reply::Granted, at(0));
+    answer(&mut lease, &ToSend { node: NodeId::new(9), ..send }, Reply::Granted, at(0));
     assert_eq!(lease.poll_event(), None);
     assert_eq!(lease.poll_timeout(), Some(at(200)));
 }
@@ -331,7 +343,8 @@ fn late_denials_are_a_loss() {
 /// A lease that may be held for so long ends then, whatever extensions confirm, and says why.
 #[test]
 fn maximum_hold_caps_every_validity() {
-    let mut lease = lease(3).held_at_most(Duration::from_secs(12));
+    let longest = Some(Duration::from_secs(12));
+    let mut lease = lease_with(3, Options { longest, ..Options::default() });
     assert_eq!(lease.limit(), at(12_000));
     for send in drain(&mut lease, at(0)) {
         answer(&mut lease, &send, Reply::Granted, at(1));
@@ -351,7 +364,8 @@ fn maximum_hold_caps_every_validity() {
 
 fn resumed(before: Instant, now: Instant) -> (Lease, Vec<ToSend>) {
     let owner = Owner::from_bytes([7; 16]);
-    let mut lease = Lease::resume(terms(3), Key::new(*b"k"), owner, ttl(20_000), before, now);
+    let resumed = Resumed { longest: ttl(20_000), before, owed: false };
+    let mut lease = Lease::resume(terms(3), Key::new(*b"k"), owner, resumed, Options::default(), now);
     let sends = drain(&mut lease, now);
     assert!(
         sends.iter().all(|send| send.operation.name() == "extend"),
@@ -428,8 +442,7 @@ fn guarded_grants_do_not_count_and_are_undone() {
         _ => Standing::CountsFrom(at(100 * node as u64)),
     };
     for (node, send) in sends.iter().enumerate() {
-        let reply = lease.weigh(Reply::Granted, true, standing(node));
-        answer(&mut lease, send, reply, at(1));
+        weighed_answer(&mut lease, send, Reply::Granted, standing(node), at(1));
     }
 
     assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::TooYoung { until: at(100) })));
@@ -442,9 +455,8 @@ fn guarded_nodes_count_for_extensions() {
     let mut lease = held_lease(3);
     lease.extend(ttl(10_000), at(2));
     for send in drain(&mut lease, at(2)) {
-        let reply =
-            lease.weigh(Reply::Granted, send.operation.creates(), Standing::CountsFrom(Instant::FAR_FUTURE));
-        answer(&mut lease, &send, reply, at(3));
+        let standing = Standing::CountsFrom(Instant::FAR_FUTURE);
+        weighed_answer(&mut lease, &send, Reply::Granted, standing, at(3));
     }
     assert!(matches!(lease.poll_event(), Some(Event::Extended(_))));
 }
@@ -487,6 +499,7 @@ fn least_validity_is_enough() {
             Key::new(*b"k"),
             Owner::from_bytes([7; 16]),
             Asking::Set,
+            Options::default(),
             at(0),
         );
         let sends = drain(&mut lease, at(0));

@@ -117,3 +117,7 @@ impl fmt::Debug for ClientId {
 /// in the order of their sending; across connections nothing is known. Zero is no connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct ConnectionId(pub u64);
+
+/// Names a call to whoever made it, and comes back with its answer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct CallId(pub u64);

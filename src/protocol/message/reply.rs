@@ -103,7 +103,7 @@ pub struct Place {
 pub struct Found {
     /// Who holds it, and how much longer.
     pub holder: Option<Holder>,
-    /// How many waits in the queue.
+    /// How many wait in the queue.
     pub waiting: u32,
 }
 

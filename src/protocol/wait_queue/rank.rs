@@ -166,6 +166,11 @@ pub fn hand_over(worst_round_trip: Duration, ttl: Ttl) -> Ttl {
     Ttl::unchecked(wanted.max(Duration::from_millis(500)).min(ttl.duration() / 2))
 }
 
+/// The worst round trip of late, after one more: a bad one is forgotten over some twenty good ones.
+pub fn worst_of_late(before: Duration, round_trip: Duration) -> Duration {
+    round_trip.max(before - before / 8)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,13 +17,14 @@ use std::time::Duration;
 
 use crate::protocol::in_doubt::{Debt, Doubt};
 use crate::protocol::message::{
-    ClientId, ConnectionId, HolderValue, Key, NotSent, Operation, Owner, Place, Reply, Unknown,
+    CallId, ClientId, ConnectionId, HolderValue, Key, NotSent, Operation, Owner, Place, Reply, Unknown,
 };
 use crate::protocol::quorum::{NodeId, NodeSet};
 use crate::protocol::round::Round;
 use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl};
 use crate::protocol::wait_queue::rank::{QUEUE_LIFE, Ranks};
+use crate::protocol::wait_queue::signal::Signals;
 
 /// The client's sign of life: its best-placed waiter looks this often, less up to 40 ms, which are drawn: no more than
 /// once a second.
@@ -70,11 +71,25 @@ pub struct ToSend {
     /// Where to.
     pub node: NodeId,
     /// Which call this is: given back with its reply.
-    pub call: u32,
+    pub call: CallId,
     /// What to send.
     pub operation: Operation,
     /// What is owed if the answer to a release does not settle it.
     pub debt: Option<Debt>,
+    /// Whether the present owner leaves with it: as soon as it was handed to the node, a wake-up for that owner comes too
+    /// late and is to be passed on, so nobody may listen for it any more.
+    pub leaves: bool,
+}
+
+/// The vote of a queue's node behind a claim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueVote {
+    /// The node that gave its vote.
+    pub node: NodeId,
+    /// What was sent there under the owner that claims.
+    pub doubt: Doubt,
+    /// Whether nodes that refuse are asked again within the round.
+    pub patient: bool,
 }
 
 /// How a claim failed, as far as the waiter depends on it.
@@ -93,11 +108,8 @@ pub struct ClaimFailure {
 /// What a waiter wants done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Claim all nodes under [`Waiter::owner`], with [`Waiter::doubt`] for [`Waiter::node`].
-    Claim {
-        /// Whether refusing nodes are to be asked again within the round.
-        patient: bool,
-    },
+    /// Claim all nodes under [`Waiter::owner`], with this vote behind the claim.
+    Claim(QueueVote),
     /// In queue, or looked again: as told. `dropped` where the node had dropped the entry and took it back.
     Standing {
         /// The place.
@@ -175,9 +187,9 @@ pub struct Waiter {
     /// The best-placed of its client's waiters at this node, which looks for all.
     leads: bool,
     state: State,
-    call: u32,
+    call: CallId,
     /// The first call under the present owner.
-    first_call: u32,
+    first_call: CallId,
     misses: u32,
     failed_claims: u32,
     /// Of them the last ones in which no holder was seen.
@@ -203,8 +215,8 @@ impl Waiter {
             polls: false,
             leads: true,
             state: State::Wanting(Want::Enter(0)),
-            call: 0,
-            first_call: 0,
+            call: CallId::default(),
+            first_call: CallId::default(),
             misses: 0,
             failed_claims: 0,
             futile: 0,
@@ -241,6 +253,11 @@ impl Waiter {
         self.rank > 0 && now.since(self.since) >= RETURN_AFTER
     }
 
+    /// What it waits for.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
     /// The owner that waits in the queue.
     pub fn owner(&self) -> Owner {
         self.own.owner
@@ -267,7 +284,7 @@ impl Waiter {
             Want::Rename => Some(self.own),
         };
         self.own = Entry::of(owner);
-        self.first_call = self.call + 1;
+        self.first_call = CallId(self.call.0 + 1);
         self.ask(renaming, now);
     }
 
@@ -281,7 +298,7 @@ impl Waiter {
 
     /// It leads from now on, in the place of one that was to look at `look`. A look that is due has just been made by
     /// that one, or is not missed for a beat; only who polls does not wait.
-    pub fn take_lead(&mut self, look: Instant, now: Instant) {
+    fn take_lead(&mut self, look: Instant, now: Instant) {
         let next = if look <= now && !self.polls { now.after(BEAT) } else { look.max(now) };
         self.set_leads(true, next);
     }
@@ -292,28 +309,37 @@ impl Waiter {
     }
 
     /// What became of a call at the node's door.
-    pub fn handle_sent(&mut self, call: u32, admitted: Result<ConnectionId, NotSent>, now: Instant) {
+    pub fn handle_sent(&mut self, call: CallId, admitted: Result<ConnectionId, NotSent>, now: Instant) {
         match admitted {
             Ok(connection) if call >= self.first_call => {
                 self.own.doubt.looked(connection, now, self.habits.hand_over, QUEUE_LIFE);
             }
             Ok(_) => {}
-            Err(reason) => self.handle_reply(call, ConnectionId::default(), Reply::NotSent(reason), now),
+            Err(reason) => {
+                self.handle_reply(call, ConnectionId::default(), Reply::NotSent(reason), now);
+            }
         }
     }
 
-    /// The answer to a look.
-    pub fn handle_reply(&mut self, call: u32, connection: ConnectionId, reply: Reply, now: Instant) {
+    /// The answer to a look. Returns how long the node took, if it gave the waiter a place or its vote.
+    pub fn handle_reply(
+        &mut self,
+        call: CallId,
+        connection: ConnectionId,
+        reply: Reply,
+        now: Instant,
+    ) -> Option<Duration> {
         if call < self.first_call {
-            return;
+            return None;
         }
         if !matches!(reply, Reply::NotSent(_)) {
             self.own.doubt.answered(connection, &reply);
         }
         if call != self.call {
-            return;
+            return None;
         }
-        let State::Asking { renaming, .. } = self.state.clone() else { return };
+        let State::Asking { renaming, since } = self.state.clone() else { return None };
+        let took = matches!(reply, Reply::Voted | Reply::Queued(_)).then(|| now.since(since));
         match reply {
             Reply::Voted | Reply::Queued(_) => {
                 if let Some(earlier) = &renaming
@@ -345,6 +371,7 @@ impl Waiter {
                 self.unable(reply);
             }
         }
+        took
     }
 
     /// The moment of [`Waiter::poll_timeout`] has come.
@@ -379,22 +406,40 @@ impl Waiter {
         }
     }
 
+    /// What came for the present owner beside answers.
+    pub fn handle_signals(&mut self, signals: &Signals, now: Instant) {
+        if signals.woken {
+            self.handle_wake();
+        }
+        match signals.leads {
+            Some(Some(look)) => self.take_lead(look, now),
+            Some(None) => self.set_leads(false, now),
+            None => {}
+        }
+        if signals.nudged {
+            self.handle_nudge(now);
+        }
+        for node in signals.usable {
+            self.handle_usable(node, now);
+        }
+    }
+
     /// The present owner was woken: it has the node's vote, as far as anybody knows.
-    pub fn handle_wake(&mut self) {
+    fn handle_wake(&mut self) {
         if matches!(self.state, State::Standing { .. } | State::Asking { renaming: None, .. }) {
             self.claim(true);
         }
     }
 
     /// Something makes a look worthwhile: the connection came back, or the node had dropped this client's entries.
-    pub fn handle_nudge(&mut self, now: Instant) {
+    fn handle_nudge(&mut self, now: Instant) {
         if let State::Standing { .. } = self.state {
             self.ask(None, now);
         }
     }
 
     /// A node takes work again: one that ranks better is moved to.
-    pub fn handle_usable(&mut self, node: NodeId, now: Instant) {
+    fn handle_usable(&mut self, node: NodeId, now: Instant) {
         let rank = self.ranks.as_slice().iter().position(|ranked| *ranked == node);
         match (rank, &self.state) {
             (Some(rank), State::Standing { .. } | State::Aside { .. }) if rank < self.rank => {
@@ -461,7 +506,11 @@ impl Waiter {
 
     /// What is to be done, once.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.event.take()
+        match self.event.take() {
+            // An answer to an earlier look may have come in between.
+            Some(Event::Claim(vote)) => Some(Event::Claim(QueueVote { doubt: self.own.doubt, ..vote })),
+            event => event,
+        }
     }
 
     fn ask(&mut self, renaming: Option<Entry>, now: Instant) {
@@ -475,14 +524,14 @@ impl Waiter {
             score: self.score,
             hand_over,
         };
-        self.call += 1;
+        self.call = CallId(self.call.0 + 1);
         self.state = State::Asking { since: now, renaming };
         self.push(operation, None);
     }
 
     fn claim(&mut self, patient: bool) {
         self.state = State::Claiming;
-        self.event = Some(Event::Claim { patient });
+        self.event = Some(Event::Claim(QueueVote { node: self.node_now(), doubt: self.own.doubt, patient }));
     }
 
     fn stand(&mut self, place: Place, now: Instant) {
@@ -583,8 +632,9 @@ impl Waiter {
 
     fn push(&mut self, operation: Operation, debt: Option<Debt>) {
         // A release belongs to no look: its debt sees to its outcome.
-        let call = if operation.releases() { 0 } else { self.call };
-        self.sends.push_back(ToSend { node: self.node_now(), call, operation, debt });
+        let call = if operation.releases() { CallId::default() } else { self.call };
+        let leaves = operation.releases() && operation.owner() == Some(self.own.owner);
+        self.sends.push_back(ToSend { node: self.node_now(), call, operation, debt, leaves });
     }
 
     fn limit_retry(&mut self, remaining: Option<Duration>) {

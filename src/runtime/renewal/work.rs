@@ -9,18 +9,20 @@ use rand::random;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{LeaseId, Order, Orders, RenewedLease};
+use super::{RenewedLease, LeaseId, Order, Orders};
 use crate::clock::Clock;
-use crate::node::{Mailbox, Node, Outgoing};
-use crate::protocol::lease::{CallId, Event, Lease, NotExtended};
-use crate::protocol::message::{Extension, Extensions, MOST_EXTENSIONS, Operation, Reply};
+use crate::node::{Node, Outgoing};
+use crate::protocol::answer::Answer;
+use crate::protocol::lease::{Event, Lease, NotExtended};
+use crate::protocol::message::{CallId, Extension, Extensions, MOST_EXTENSIONS, Operation, Reply};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::renewal::Schedule;
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
+use crate::registry::Mailbox;
 use crate::runtime::driver::Driver;
-use crate::runtime::loss::Lost;
 use crate::runtime::shared::Counted;
+use crate::runtime::loss::Lost;
 
 /// Most extensions that are under way without a verdict: half of what a node's door admits for what creates nothing, so that
 /// releases always find room beside them. At a round trip of 10 ms that is 200 000 in a second.
@@ -50,7 +52,7 @@ pub(crate) async fn run(
         due: BTreeSet::new(),
         under_way: BTreeSet::new(),
         bundles: HashMap::new(),
-        next_bundle: 0,
+        next_bundle: CallId::default(),
         asked: HashMap::new(),
         fresh: VecDeque::new(),
         stale: VecDeque::new(),
@@ -91,8 +93,8 @@ struct Work {
     /// Leases that wait for the verdict on an extension, with its deadline.
     under_way: BTreeSet<(Instant, LeaseId)>,
     /// Whose commands a call carries, in their order.
-    bundles: HashMap<u64, Vec<(LeaseId, CallId)>>,
-    next_bundle: u64,
+    bundles: HashMap<CallId, Vec<(LeaseId, CallId)>>,
+    next_bundle: CallId,
     /// What guards asked for.
     asked: HashMap<LeaseId, Asked>,
     /// Leases that may still have answers to their acquire or healing to come, and when to look.
@@ -227,17 +229,16 @@ impl Work {
 
     /// Deals answers out to the leases they are about.
     fn take_answers(&mut self) {
-        for delivery in self.mailbox.take() {
-            let Some(bundle) = self.bundles.remove(&delivery.call) else { continue };
-            let (node, connection) = (delivery.node, delivery.connection);
+        for answer in self.mailbox.take() {
+            let Some(bundle) = self.bundles.remove(&answer.call) else { continue };
             for (index, (id, call)) in bundle.into_iter().enumerate() {
-                let reply = match &delivery.reply {
+                let reply = match &answer.reply {
                     Reply::Each(replies) => replies.get(index).cloned(),
                     reply => Some(reply.clone()),
                 };
                 if let (Some(entry), Some(reply)) = (self.leases.get(&id), reply) {
                     if let Some(driver) = entry.kept.lock().as_mut() {
-                        driver.answered(node, call, connection, reply);
+                        driver.answered(Answer { call, reply, ..answer });
                     }
                     self.settle(id);
                 }
@@ -335,7 +336,7 @@ impl Work {
                     .unzip();
                 let Some(operation) = together(extensions) else { break };
                 let number = self.next_bundle;
-                self.next_bundle += 1;
+                self.next_bundle = CallId(number.0 + 1);
                 self.bundles.insert(number, calls.clone());
                 let mailbox = self.mailbox.clone();
                 let admitted = door.send(Outgoing { operation, debt: None, mailbox, call: number });

@@ -104,7 +104,7 @@ impl NodeTable {
     /// What the node's grants are worth now.
     pub(crate) fn standing(&self, node: NodeId) -> Standing {
         let Some(cell) = self.cells.get(node.index()) else { return Standing::COUNTS };
-        // Written in the opposite order, so that nobody sees a bar lifted before the delay that follows it.
+        // Written in the opposite order, so that nobody sees a bar lifted before the guard that follows it.
         if cell.replica.load(Ordering::Acquire) {
             return Standing::Replica;
         }
@@ -115,7 +115,7 @@ impl NodeTable {
     }
 
     /// What the node's own memory and role are worth.
-    pub(super) fn set_standing(&self, node: NodeId, standing: Standing) {
+    pub(crate) fn set_standing(&self, node: NodeId, standing: Standing) {
         let Some(cell) = self.cells.get(node.index()) else { return };
         if let Standing::CountsFrom(from) = standing {
             cell.from.store(from.as_nanos(), Ordering::Release);
@@ -124,7 +124,7 @@ impl NodeTable {
     }
 
     /// A call to the node was answered after so long.
-    pub(super) fn note_round_trip(&self, node: NodeId, round_trip: Duration) {
+    pub(crate) fn note_round_trip(&self, node: NodeId, round_trip: Duration) {
         let Some(cell) = self.cells.get(node.index()) else { return };
         let nanos = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).max(1);
         let before = cell.round_trip.load(Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl NodeTable {
 
     /// What the node tells of itself now. Returns the earlier node that turns out to be the same server, where that
     /// was not known.
-    pub(super) fn note(&self, node: NodeId, facts: Facts) -> Option<NodeId> {
+    pub(crate) fn note(&self, node: NodeId, facts: Facts) -> Option<NodeId> {
         let mut places = self.lock();
         let place = places.places.get_mut(node.index())?;
         place.facts = facts;
@@ -172,7 +172,7 @@ impl NodeTable {
     }
 
     /// The node was asked for its marker, for the first time or again.
-    pub(super) fn saw_marker(&self, node: NodeId, found: bool) {
+    pub(crate) fn saw_marker(&self, node: NodeId, found: bool) {
         let mut places = self.lock();
         if let Some(place) = places.places.get_mut(node.index()) {
             // One that this client adopted has its marker from there, whoever was quicker.
@@ -186,7 +186,7 @@ impl NodeTable {
     /// How a node without a marker is to be marked. One that is adopted is so once: it is taken for done. All nodes have
     /// to be asked before, or after some `patience` a quorum: of the others one may have a marker, which tells that
     /// these lost theirs.
-    pub(super) fn adopt(&self, node: NodeId, patience: bool, now: Instant) -> Adoption {
+    pub(crate) fn adopt(&self, node: NodeId, patience: bool, now: Instant) -> Adoption {
         let mut places = self.lock();
         let adopting = places.adopted.map(|since| now.since(since) < ADOPTING);
         let (asked, met) =
@@ -208,7 +208,7 @@ impl NodeTable {
     }
 
     /// Looks again whenever more is known of markers.
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
