@@ -21,12 +21,12 @@ use crate::protocol::message::ClientId;
 use crate::protocol::quorum::{MAX_NODES, NodeId, Quorum};
 use crate::protocol::restart::RestartDelay;
 use crate::protocol::validity::Drift;
-use crate::registry::{NodeTable, Debts, ContendedKeys, Wakeups};
+use crate::registry::{ContendedKeys, Debts, NodeTable, Wakeups};
 use crate::runtime::alarm::Alarm;
 use crate::runtime::janitor;
 use crate::runtime::renewal::{self, Renewal};
-use crate::runtime::worst_round_trip::WorstRoundTrip;
 use crate::runtime::shared::Shared;
+use crate::runtime::worst_round_trip::WorstRoundTrip;
 
 /// How long `build` waits, once a quorum is connected, for the other nodes: a healthy one needs no longer, and a client
 /// should not start with fewer nodes than it could have.

@@ -13,9 +13,9 @@ use crate::protocol::message::{Key, Owner};
 use crate::protocol::round::Round;
 use crate::protocol::validity::Ttl;
 use crate::runtime::driver::Driver;
-use crate::runtime::renewal::{Held, Renewal};
-use crate::runtime::shared::{Counted, Shared};
 use crate::runtime::loss::{Lost, Watched};
+use crate::runtime::renewal::{Renewal, RenewalHandle};
+use crate::runtime::shared::{Counted, Shared};
 
 /// A held lock. Holding it means: until [`LockGuard::remaining`] is zero, no other client of these nodes acquires the
 /// same lock. It does *not* mean that time stops: a paused process wakes up after its validity, so look at

@@ -39,7 +39,11 @@ impl Options {
     }
 
     /// The terms of the lease, and whether it is kept alive.
-    pub(super) fn terms(&self, config: &Config, quorum: Quorum) -> Result<(Terms, KeepAlive), InvalidRequest> {
+    pub(super) fn terms(
+        &self,
+        config: &Config,
+        quorum: Quorum,
+    ) -> Result<(Terms, KeepAlive), InvalidRequest> {
         let keeping = self.keeping.in_force();
         let terms = config.terms(quorum, self.ttl.unwrap_or(config.ttl), keeping)?;
         Ok((terms, keeping))

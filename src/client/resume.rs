@@ -11,8 +11,8 @@ use crate::client::options::Options;
 use crate::client::parts::LockParts;
 use crate::client::report::Report;
 use crate::protocol::fencing::Carry;
-use crate::runtime::resume::{self, NotResumed};
 use crate::runtime::loss::Lost;
+use crate::runtime::resume::{self, NotResumed};
 
 impl LockGuard {
     /// Takes the lock out of its guard without releasing it, for another process to go on with. It is not extended any more

@@ -167,7 +167,8 @@ pub(crate) fn of(shared: &Shared) -> Vec<NodeStatus> {
 }
 
 fn status(shared: &Shared, id: NodeId, node: &Node, now: Instant) -> NodeStatus {
-    let Facts { version, run_id, role, uptime, append_only, fsync, eviction, .. } = shared.node_table.facts(id);
+    let Facts { version, run_id, role, uptime, append_only, fsync, eviction, .. } =
+        shared.node_table.facts(id);
     NodeStatus {
         address: node.address().clone(),
         health: match &*node.state().borrow() {

@@ -19,7 +19,7 @@ use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::Standing;
 use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::rank::NodeName;
-use crate::registry::{NodeTable, Debts, ContendedKeys, Mailbox, Notice};
+use crate::registry::{ContendedKeys, Debts, Mailbox, NodeTable, Notice};
 
 /// Bounds of one node's admission.
 #[derive(Clone, Copy, Debug)]
@@ -206,7 +206,8 @@ impl Node {
 
     /// Whether the node takes work now, as far as is known.
     pub(crate) fn is_usable(&self) -> bool {
-        self.admission.connection.load(Ordering::Relaxed) != 0 && !self.admission.suspect.load(Ordering::Relaxed)
+        self.admission.connection.load(Ordering::Relaxed) != 0
+            && !self.admission.suspect.load(Ordering::Relaxed)
     }
 
     /// How the node stands, now and from now on.

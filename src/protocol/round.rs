@@ -404,8 +404,8 @@ mod tests {
             [(2, 1, true), (1, 2, true), (0, 3, true), (1, 1, false), (0, 2, false), (3, 0, false)]
         {
             let mut round = round(5);
-            let votes = std::iter::repeat_n(Reply::Granted, grants)
-                .chain(std::iter::repeat_with(young).take(guards));
+            let votes =
+                std::iter::repeat_n(Reply::Granted, grants).chain(std::iter::repeat_with(young).take(guards));
             cast(&mut round, votes);
             assert_eq!(round.is_young_only(), alone, "{grants} grants, {guards} young");
         }

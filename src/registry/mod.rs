@@ -11,14 +11,14 @@
 //! Nothing here decides: what there is to decide about waiting is in [`wait_queue`](crate::protocol::wait_queue), and here
 //! stands behind a lock.
 
-mod node_table;
-mod debts;
 mod contended_keys;
+mod debts;
 mod mailbox;
+mod node_table;
 mod wakeups;
 
-pub(crate) use node_table::{Adoption, NodeTable, Facts};
-pub(crate) use debts::{Debts, Notice};
 pub(crate) use contended_keys::ContendedKeys;
+pub(crate) use debts::{Debts, Notice};
 pub(crate) use mailbox::{Mailbox, News};
+pub(crate) use node_table::{Adoption, Facts, NodeTable};
 pub(crate) use wakeups::{Listening, Seat, Wakeups};

@@ -42,7 +42,12 @@ pub(crate) enum NotAcquired {
 
 impl Request {
     /// What a lease of this request is given, with its clock about to start.
-    pub(super) fn options(&self, shared: &Shared, queues: Option<QueueNodes>, vote: Option<QueueVote>) -> Options {
+    pub(super) fn options(
+        &self,
+        shared: &Shared,
+        queues: Option<QueueNodes>,
+        vote: Option<QueueVote>,
+    ) -> Options {
         let fence = |retention| Fence::Advance { candidate: shared.candidate(), retention };
         Options { longest: self.keeping.longest, queues, vote, fence: self.fenced.map(fence) }
     }

@@ -13,7 +13,7 @@ use crate::protocol::in_doubt::Balance;
 use crate::protocol::message::{Holder, Key};
 use crate::protocol::quorum::{NodeId, Quorum};
 use crate::protocol::restart::RestartDelay;
-use crate::registry::{NodeTable, Debts, ContendedKeys, Wakeups};
+use crate::registry::{ContendedKeys, Debts, NodeTable, Wakeups};
 use crate::runtime::alarm::Alarm;
 use crate::runtime::worst_round_trip::WorstRoundTrip;
 

@@ -20,7 +20,7 @@ use crate::protocol::quorum::NodeSet;
 use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::group::Stand;
 use crate::protocol::wait_queue::rank::{self, QueueNodes, Ranks};
-use crate::protocol::wait_queue::waiter::{Event, WaiterSettings, QueueVote, Waiter};
+use crate::protocol::wait_queue::waiter::{Event, QueueVote, Waiter, WaiterSettings};
 use crate::registry::{Listening, Mailbox, News, Seat};
 use crate::runtime::shared::{Counted, Shared};
 

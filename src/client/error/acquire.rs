@@ -198,7 +198,7 @@ impl AcquireError {
             Failure::Contended => Self::Held { key, report },
             Failure::Unavailable if failed.is_final() => Self::TokensExhausted { key, report },
             Failure::Unavailable => Self::NoQuorum { key, report },
-            Failure::NodesTooYoung { until } => {
+            Failure::TooYoung { until } => {
                 let remaining = (until != Instant::FAR_FUTURE).then(|| until.since(failed.at));
                 Self::NodesTooYoung { key, remaining, report }
             }

@@ -15,7 +15,7 @@ use crate::protocol::restart::{
 };
 use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::rank::NodeName;
-use crate::registry::{Adoption, NodeTable, Facts};
+use crate::registry::{Adoption, Facts, NodeTable};
 
 /// One address, as its readings show it.
 pub(super) struct Health {

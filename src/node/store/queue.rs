@@ -6,7 +6,7 @@ use super::{Store, StoredValue, millis};
 use crate::protocol::message::{ClientId, Holder, Key, Owner, Place, Reply};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
-use crate::protocol::wait_queue::rank::{QUEUE_LIFE, MOST_IN_LINE, SILENT_AFTER};
+use crate::protocol::wait_queue::rank::{MOST_IN_LINE, QUEUE_LIFE, SILENT_AFTER};
 
 /// One owner in the queue, and its client.
 type Member = (Owner, ClientId);

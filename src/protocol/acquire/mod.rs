@@ -149,7 +149,9 @@ impl Failed {
                 RetryReason::Held(self.round.shortest_remaining())
             }
             Failure::Contended => RetryReason::Split,
-            Failure::Unavailable | Failure::TooYoung { .. } | Failure::Exhausted { .. } => RetryReason::Unavailable,
+            Failure::Unavailable | Failure::TooYoung { .. } | Failure::Exhausted { .. } => {
+                RetryReason::Unavailable
+            }
         }
     }
 }

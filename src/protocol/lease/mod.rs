@@ -317,12 +317,14 @@ impl Lease {
             Purpose::Resume { .. } => Operation::Extend { key, owner, ttl, carry },
             Purpose::Extend(ttl) => Operation::Extend { key, owner, ttl, carry },
             Purpose::Heal(ttl) => Operation::Claim { key, owner, ttl, fence: carry.map(Fence::Carry) },
-            Purpose::Release | Purpose::Undo => match self.queues.filter(|queues| queues.nodes.contains(node)) {
-                Some(QueueNodes { client, .. }) => {
-                    Operation::HandOver { key, owner, client, hand_over: self.hand_over() }
+            Purpose::Release | Purpose::Undo => {
+                match self.queues.filter(|queues| queues.nodes.contains(node)) {
+                    Some(QueueNodes { client, .. }) => {
+                        Operation::HandOver { key, owner, client, hand_over: self.hand_over() }
+                    }
+                    None => Operation::Release { key, owner },
                 }
-                None => Operation::Release { key, owner },
-            },
+            }
         };
         let (call, debt) = match self.request {
             Purpose::Release => (self.call, self.debt(node)),

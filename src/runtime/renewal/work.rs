@@ -9,7 +9,7 @@ use rand::random;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{RenewedLease, LeaseId, Order, Orders};
+use super::{LeaseId, Order, Orders, RenewedLease};
 use crate::clock::Clock;
 use crate::node::{Node, Outgoing};
 use crate::protocol::answer::Answer;
@@ -21,8 +21,8 @@ use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
 use crate::registry::Mailbox;
 use crate::runtime::driver::Driver;
-use crate::runtime::shared::Counted;
 use crate::runtime::loss::Lost;
+use crate::runtime::shared::Counted;
 
 /// Most extensions that are under way without a verdict: half of what a node's door admits for what creates nothing, so that
 /// releases always find room beside them. At a round trip of 10 ms that is 200 000 in a second.

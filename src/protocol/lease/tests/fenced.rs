@@ -206,14 +206,14 @@ fn spent_counters_are_no_contention() {
 fn uncounted_grants_count_for_the_number() {
     let mut lease = fenced(3);
     let sends = drain(&mut lease, at(0));
-    let young = Standing::CountsFrom(Instant::FAR_FUTURE);
-    weighed_answer(&mut lease, &sends[0], number(900), too young, at(1));
+    let too_young = Standing::CountsFrom(Instant::FAR_FUTURE);
+    weighed_answer(&mut lease, &sends[0], number(900), too_young, at(1));
     answer(&mut lease, &sends[1], number(100), at(1));
     answer(&mut lease, &sends[2], number(100), at(1));
 
     let raises = drain(&mut lease, at(1));
     assert_eq!(names(&raises), [(0, "raise"), (1, "raise"), (2, "raise")]);
-    weighed_answer(&mut lease, &raises[0], Reply::Granted, too young, at(2));
+    weighed_answer(&mut lease, &raises[0], Reply::Granted, too_young, at(2));
     answer(&mut lease, &raises[1], Reply::Granted, at(2));
     assert_eq!(lease.poll_event(), None, "one node of two");
     answer(&mut lease, &raises[2], Reply::Granted, at(2));
