@@ -38,10 +38,10 @@ async fn waits_for_the_lock() {
     guard.release().await.expect("a quorum confirms");
 }
 
-/// Waits until somebody stands in line.
+/// Waits until somebody waits in the queue.
 async fn until_waited_for(cluster: &Cluster) {
     let line = |server: &Server| server.exists("{k}:redquorum:line");
-    common::eventually(2 * SOON, "the rival stands in line", || cluster.iter().any(line)).await;
+    common::eventually(2 * SOON, "the rival waits in the queue", || cluster.iter().any(line)).await;
 }
 
 /// Work that awaits the rival, and then takes the thread away from everything else. Returns whether the rival has held by its end.
@@ -116,5 +116,5 @@ fn both_faces_say_the_same() {
     });
 
     let Err(WithLockError::Lost { key, reason, output }) = outcome else { panic!("{outcome:?}") };
-    assert_eq!((key.as_str(), reason, output), (KEY, Lost::HeldOut, Some(42)));
+    assert_eq!((key.as_str(), reason, output), (KEY, Lost::MaxHoldReached, Some(42)));
 }

@@ -157,7 +157,7 @@ async fn what_is_confirmed_lives_for_as_long_as_was_asked() {
     }
 }
 
-/// Law: after an extension to a minute, the keeper of a lock with a TTL of a second never leaves a node with less life than the
+/// Law: after an extension to a minute, the renewal task of a lock with a TTL of a second never leaves a node with less life than the
 /// holder believes in; also where the client may not read the lives of keys. No rival gets the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_keeper_shortens_no_key() {
@@ -171,12 +171,12 @@ async fn a_keeper_shortens_no_key() {
         let redlock = builder(urls).ttl(ms(1_000)).max_ttl(LONG).build().await.expect("nodes");
         clients::all_vote(&redlock).await;
         let before = clients::scripts(&cluster[0]);
-        let mut guard = redlock.lock(KEY).keep_alive().no_wait().await.expect("free");
+        let mut guard = redlock.lock(KEY).keep_alive().without_waiting().await.expect("free");
 
         guard.extend(LONG).await.expect("extended");
 
         let kept = || clients::scripts(&cluster[0]) >= before + 6;
-        eventually(SOON, "the keeper extends", kept).await;
+        eventually(SOON, "the renewal task extends", kept).await;
         assert!(guard.remaining() > MOSTLY, "{:?}", guard.remaining());
         for server in cluster.iter() {
             // Read first: lives only grow shorter meanwhile.
@@ -385,7 +385,7 @@ fn a_counter_that_ends_while_a_script_runs_is_set_again() {
     }
 }
 
-/// Law: wherever in a script the life of a line ends, a waiter that is told its place stands in line, and what is left of the line
+/// Law: wherever in a script the life of a line ends, a waiter that is told its place waits in the queue, and what is left of the line
 /// has an end.
 #[test]
 fn a_line_that_ends_while_a_script_runs_is_entered_again() {

@@ -7,7 +7,7 @@ use std::task::Poll;
 use crate::client::error::WithLockError;
 use crate::client::guard::LockGuard;
 use crate::client::{LockRequest, Redlock};
-use crate::runtime::term::Lost;
+use crate::runtime::loss::Lost;
 
 impl Redlock {
     /// Runs `work` under the lock named `key`: acquires it as [`Redlock::acquire`] does, keeps it alive for as long as the
@@ -159,7 +159,7 @@ async fn watched<T>(guard: &LockGuard, work: impl Future<Output = T>) -> Result<
 }
 
 /// What the output of work is worth that came to its end: the clock is looked at once more, since a step may have taken longer
-/// than its lock lasted, and starved the keeper and every timer meanwhile.
+/// than its lock lasted, and starved the renewal and every timer meanwhile.
 pub(crate) fn judge<T>(guard: &LockGuard, output: T) -> Result<T, WithLockError<T>> {
     match guard.lost_now() {
         Some(reason) => Err(lost_to(guard, reason, Some(output))),

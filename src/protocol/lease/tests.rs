@@ -171,7 +171,7 @@ fn extension_takes_the_longer_validity() {
 /// for more than was asked for before.
 #[test]
 fn nothing_asks_for_less_than_what_is_left() {
-    let life = |send: &Send| match send.operation {
+    let life = |send: &ToSend| match send.operation {
         Operation::Extend { ttl, .. } | Operation::Claim { ttl, .. } => ttl,
         _ => panic!("{send:?}"),
     };
