@@ -230,7 +230,10 @@ fn work_is_told_of_a_loss() {
     });
 
     assert_eq!(told, Some(Lost::Forgotten));
-    assert!(matches!(outcome, Err(WithLockError::Lost { reason: Lost::Forgotten, .. })), "{outcome:?}");
+    let Err(WithLockError::Lost { reason: Lost::Forgotten, output, .. }) = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(output, Some("a report"));
     soon("what was left is released", || holders(&cluster) == 0);
 }
 

@@ -138,7 +138,7 @@ async fn own_error_comes_through_a_black_hole() {
     all_vote(&redlock).await;
     let mut failed = None;
 
-    let result: Result<Result<(), &str>, WithLockError> = redlock
+    let result: Result<Result<(), &str>, WithLockError<_>> = redlock
         .with_lock("k", async |_| {
             proxies.iter().for_each(Proxy::black_hole);
             failed = Some(Instant::now());

@@ -44,6 +44,11 @@ impl LockGuard {
         Self { inner, runtime }
     }
 
+    /// The guard of the other face, which this one holds.
+    pub(super) fn inner(&self) -> &crate::LockGuard {
+        &self.inner
+    }
+
     #[cfg(all(test, feature = "testing"))]
     pub(super) fn into_inner(self) -> crate::LockGuard {
         self.inner

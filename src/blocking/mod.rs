@@ -198,12 +198,11 @@ impl Redlock {
     ///
     /// The work runs on the caller's thread and **is not stopped when the lock is lost**. It is told by its guard
     /// ([`LockGuard::is_valid`], [`LockGuard::lost`]), and should look there before each step that matters. When it has ended, the lock is
-    /// looked at once more: if it was lost by then, the result is [`WithLockError::Lost`], and what the work returned is
-    /// dropped, since part of it was done without the lock. Work that has something to tell all the same should
-    /// [acquire](Redlock::acquire) by itself.
+    /// looked at once more: if it was lost by then, the result is [`WithLockError::Lost`] with what the work returned, since
+    /// part of it was done without the lock.
     ///
     /// ```no_run
-    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), redquorum::WithLockError> {
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// let sent = redlock.with_lock("newsletter", |guard| {
     ///     let mut sent = 0;
     ///     while sent < 1_000 && guard.is_valid() {
@@ -235,7 +234,7 @@ impl Redlock {
         &self,
         key: impl AsRef<[u8]>,
         work: impl FnOnce(&LockGuard) -> T,
-    ) -> Result<T, WithLockError> {
+    ) -> Result<T, WithLockError<T>> {
         self.lock(key).with(work)
     }
 

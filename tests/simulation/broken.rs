@@ -31,6 +31,8 @@ pub enum Switch {
     ExpiredRevived,
     HealsExpired,
     ExtensionShortens,
+    LivesAreSet,
+    AsksForLess,
     HealsUnconfirmed,
     ExtendsAfterRelease,
     ExtensionFromReplies,
@@ -101,6 +103,12 @@ pub const ALL: &[(Switch, &str, &str)] = &[
     (Switch::ExpiredRevived, "expired-revived", "an extension revives an expired lease"),
     (Switch::HealsExpired, "heals-expired", "a straggling \"absent\" is healed after the end of validity"),
     (Switch::ExtensionShortens, "extension-shortens", "an extension may end earlier than before"),
+    (Switch::LivesAreSet, "lives-are-set", "nodes set the life that is asked for, though more may be left"),
+    (
+        Switch::AsksForLess,
+        "asks-for-less",
+        "an extension asks for less than what is left, of nodes that set what is asked for",
+    ),
     (Switch::HealsUnconfirmed, "heals-unconfirmed", "an extension heals before a quorum has confirmed it"),
     (Switch::ExtendsAfterRelease, "extends-after-release", "a released lease is extended once more"),
     (
@@ -213,7 +221,8 @@ impl Switch {
             | Self::MemoryLossUnguarded
             | Self::RestartDelayTooShort
             | Self::WallClock
-            | Self::ClockSleeps => Law::MutualExclusion,
+            | Self::ClockSleeps
+            | Self::AsksForLess => Law::MutualExclusion,
             Self::ValidityFromReplies => Law::ValidityIsCovered,
             Self::ValidAfterRelease => Law::SilentBeforeRelease,
             Self::ValidityUnchecked => Law::MinimumValidity,
@@ -226,6 +235,7 @@ impl Switch {
             Self::ExpiredRevived => Law::ExpiredIsNotExtended,
             Self::HealsExpired => Law::HealsOnlyWhileValid,
             Self::ExtensionShortens => Law::ExtensionNeverShortens,
+            Self::LivesAreSet => Law::LivesOnlyGrow,
             Self::HealsUnconfirmed => Law::HealsAfterQuorum,
             Self::ExtendsAfterRelease => Law::NothingFollowsRelease,
             Self::ExtensionFromReplies => Law::ValidityIsCovered,

@@ -54,6 +54,8 @@ counters! {
     ExtensionUnconfirmed,
     /// An extension found the quorum gone, where keys had been deleted.
     ExtensionLost,
+    /// An extension asked for more than its TTL, since more was left.
+    AskedForWhatIsLeft,
     /// An extension was replaced before its verdict.
     ExtensionReplaced,
     /// A node's answer to a release settled its debt at once.

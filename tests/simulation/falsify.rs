@@ -259,6 +259,34 @@ pub fn execute_falsely(
     }
 }
 
+/// What a node does instead of lengthening a life while a switch is on: it sets the life that is asked for, whatever is left. An
+/// extension that asks for more than one of the TTLs does so since more is left: the switch may take that from it.
+pub fn give_life_falsely(
+    switch: Option<Switch>,
+    ttls: &[Ttl; 3],
+    node: &mut Node,
+    operation: &Operation,
+    local: Instant,
+) -> Option<Reply> {
+    let (key, owner, ttl) = match (switch?, operation) {
+        (Switch::AsksForLess, Operation::Extend { key, owner, ttl, .. }) => {
+            (key, owner, if ttls.contains(ttl) { ttl } else { &ttls[0] })
+        }
+        (
+            Switch::LivesAreSet,
+            Operation::Extend { key, owner, ttl, .. }
+            | Operation::Claim { key, owner, ttl, .. }
+            | Operation::Queue { key, owner, hand_over: ttl, .. },
+        ) => (key, owner, ttl),
+        _ => return None,
+    };
+    let reply = node.store.execute(operation, local);
+    if reply.is_granted() || reply == Reply::Voted {
+        node.store.put_foreign(key, &owner.to_hex(), Some(ttl.duration()), local);
+    }
+    Some(reply)
+}
+
 fn shifted(reading: Instant, nanos: i64) -> Instant {
     Instant::from_nanos(reading.as_nanos().saturating_add_signed(nanos))
 }

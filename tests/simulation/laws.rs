@@ -38,6 +38,7 @@ pub enum Law {
     StillHeldByQuorum,
     ExpiredIsNotExtended,
     ExtensionNeverShortens,
+    LivesOnlyGrow,
     HealsOnlyWhileValid,
     HealsAfterQuorum,
     NothingFollowsRelease,
@@ -233,6 +234,12 @@ pub fn expired_is_not_extended(now: Instant, old: Instant) -> Finding {
 /// Rule 7: the new deadline is the later of the old and the new.
 pub fn extension_never_shortens(old: Instant, new: Instant) -> Finding {
     require(new >= old, || format!("shortened from {old:?} to {new:?}"))
+}
+
+/// Rule 7: no command of an owner leaves a key that carries it with a shorter life than it had; `None` is a life without end.
+pub fn lives_only_grow(operation: &Operation, before: Option<Duration>, after: Option<Duration>) -> Finding {
+    let ends_sooner = before.zip(after).is_some_and(|(before, after)| after < before);
+    require(!ends_sooner, || format!("{} left {after:?} of {before:?}", operation.name()))
 }
 
 /// Rule 7: healing never starts after release, drop or loss, nor after the end of validity.

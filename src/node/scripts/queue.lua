@@ -33,9 +33,9 @@ if earlier ~= '' and held == earlier then
     return vote()
 end
 if held == owner then
-    local left = redis.pcall('PTTL', key)
-    if type(left) == 'table' or left < tonumber(hand_over) then redis.call('PEXPIRE', key, hand_over) end
-    return vote()
+    -- A life that may not be lengthened is no reason to fail: a vote is relied upon by nobody before it is claimed.
+    if lengthen(key, hand_over) ~= 0 then return vote() end
+    held = false
 end
 
 local entered = 0
@@ -59,7 +59,12 @@ if not score then
     end
     redis.call('ZADD', queue, score, member)
 end
-redis.call('EXPIRE', queue, 60)
+if redis.call('EXPIRE', queue, 60) == 0 then
+    -- Its life ended just now, and this entry's with it.
+    entered = 1
+    redis.call('ZADD', queue, score, member)
+    redis.call('EXPIRE', queue, 60)
+end
 
 -- The lock is free here: it goes to the first who lives, be it this owner or another. Who does not know any more that it
 -- stands here passes it on; waiting for its look, everybody would wait for ever.

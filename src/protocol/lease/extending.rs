@@ -49,30 +49,34 @@ impl Lease {
     /// Asks all nodes for a longer life of the key. [`Event::Extended`] or [`Event::NotExtended`] follows. An
     /// extension that was started before and has no verdict yet is replaced; its answers change nothing any more.
     ///
+    /// The nodes are asked for no less than what is left of the validity, whatever `ttl` is: so no node that would shorten
+    /// the key's life ends it before the holder stops. And what is confirmed, is confirmed to the end of the validity.
+    ///
     /// A lease past its validity is never extended or revived (rule 7): it is over then, and released.
     pub fn extend(&mut self, ttl: Ttl, now: Instant) {
         match self.phase {
             Phase::Held(validity) if validity.holds_at(now) => {
+                let left = validity.ttl_from(now, self.terms.drift).min(self.longest);
                 self.longest = self.longest.max(ttl);
-                self.begin(Purpose::Extend(ttl), now);
+                self.begin(Purpose::Extend { asked: ttl, sent: ttl.max(left) }, now);
             }
             Phase::Over(End::Lost | End::TakenOver) => self.lose(NotExtended::Lost),
             _ => self.lose(NotExtended::Expired),
         }
     }
 
-    pub(super) fn extended(&mut self, ttl: Ttl, now: Instant) {
+    pub(super) fn extended(&mut self, asked: Ttl, sent: Ttl, now: Instant) {
         let Phase::Held(old) = self.phase else { return };
         // The Q-th answer must be read before the old deadline: afterwards another client may hold the lock on nodes
         // that answered before it did.
         if !old.holds_at(now) {
             return self.lose(NotExtended::Expired);
         }
-        let new = Validity::new(self.round.started(), ttl, self.terms.drift);
+        let new = Validity::new(self.round.started(), asked, self.terms.drift);
         let validity = old.max(new).until_at_most(self.limit);
         self.phase = Phase::Held(validity);
         self.event = Some(Event::Extended(validity));
-        self.heal(ttl);
+        self.heal(sent);
     }
 
     /// Q nodes still carry the owner of a lease that was handed on.
@@ -107,7 +111,7 @@ impl Lease {
         }
         match self.request {
             Purpose::Heal(_) if absent => self.unsent.insert(node),
-            Purpose::Extend(_) if self.round.verdict() == Verdict::OutOfReach && self.is_denied() => {
+            Purpose::Extend { .. } if self.round.verdict() == Verdict::OutOfReach && self.is_denied() => {
                 self.lose(NotExtended::Lost);
             }
             _ => {}

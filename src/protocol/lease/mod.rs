@@ -191,7 +191,11 @@ enum Purpose {
     Resume {
         before: Instant,
     },
-    Extend(Ttl),
+    Extend {
+        asked: Ttl,
+        /// What the nodes are asked for.
+        sent: Ttl,
+    },
     Heal(Ttl),
     Release,
     Undo,
@@ -315,7 +319,7 @@ impl Lease {
             },
             Purpose::Raise(carry) => Operation::Raise { key, owner, carry },
             Purpose::Resume { .. } => Operation::Extend { key, owner, ttl, carry },
-            Purpose::Extend(ttl) => Operation::Extend { key, owner, ttl, carry },
+            Purpose::Extend { sent: ttl, .. } => Operation::Extend { key, owner, ttl, carry },
             Purpose::Heal(ttl) => Operation::Claim { key, owner, ttl, fence: carry.map(Fence::Carry) },
             Purpose::Release | Purpose::Undo => {
                 match self.queues.filter(|queues| queues.nodes.contains(node)) {
@@ -366,7 +370,7 @@ impl Lease {
             Purpose::Acquire(_) => doubt.wrote(connection, now, self.terms.ttl),
             Purpose::Heal(ttl) => doubt.wrote(connection, now, ttl),
             Purpose::Resume { .. } => doubt.lengthened(now, self.terms.ttl),
-            Purpose::Extend(ttl) => doubt.lengthened(now, ttl),
+            Purpose::Extend { sent, .. } => doubt.lengthened(now, sent),
             Purpose::Raise(_) | Purpose::Release | Purpose::Undo => {}
         }
     }
@@ -519,8 +523,8 @@ impl Lease {
                 self.event =
                     Some(Event::Failed(if lost { Failure::Contended } else { Failure::Unavailable }));
             }
-            (Purpose::Extend(ttl), Verdict::Reached) => self.extended(ttl, now),
-            (Purpose::Extend(_), Verdict::OutOfReach) => self.not_extended(now),
+            (Purpose::Extend { asked, sent }, Verdict::Reached) => self.extended(asked, sent, now),
+            (Purpose::Extend { .. }, Verdict::OutOfReach) => self.not_extended(now),
             (Purpose::Release, verdict) => self.event = Some(Event::Released(self.released(verdict))),
         }
     }

@@ -179,6 +179,44 @@ fn extension_takes_the_longer_validity() {
     assert_eq!(validity.until(), at(9_898), "a shorter extension leaves the longer validity");
 }
 
+/// Rule 7: no node is asked for less than what is left of the validity, neither to extend the key nor to set it again; and never
+/// for more than was asked for before.
+#[test]
+fn nothing_asks_for_less_than_what_is_left() {
+    let life = |send: &ToSend| match send.operation {
+        Operation::Extend { ttl, .. } | Operation::Claim { ttl, .. } => ttl,
+        _ => panic!("{send:?}"),
+    };
+    let mut lease = held_lease(3);
+    lease.extend(ttl(60_000), at(100));
+    for send in drain(&mut lease, at(100)) {
+        answer(&mut lease, &send, Reply::Granted, at(101));
+    }
+    let Some(Event::Extended(validity)) = lease.poll_event() else { panic!("not extended") };
+
+    for now in [at(100), at(3_000), at(20_000)] {
+        lease.extend(ttl(10_000), now);
+        let sends = drain(&mut lease, now);
+        answer(&mut lease, &sends[0], Reply::Absent, now);
+        sends[1..].iter().for_each(|send| answer(&mut lease, send, Reply::Granted, now));
+        let healing = drain(&mut lease, now);
+        assert_eq!(names(&healing), [(0, "claim")]);
+
+        for send in sends.iter().chain(&healing) {
+            let covered = Validity::new(now, life(send), Drift::default());
+            assert!(covered.until() >= validity.until(), "{:?} at {now:?}", life(send));
+            assert!(life(send) <= ttl(60_000), "{:?} at {now:?}", life(send));
+        }
+        assert!(
+            lease.longest() == ttl(60_000)
+                && lease.validity().is_some_and(|now| now.until() >= validity.until())
+        );
+    }
+
+    lease.extend(ttl(10_000), at(52_000));
+    assert!(drain(&mut lease, at(52_000)).iter().all(|send| life(send) == ttl(10_000)), "little is left");
+}
+
 /// Rule 7: a node that lost the key is set again, after a quorum confirmed, and late answers too.
 #[test]
 fn missing_nodes_are_healed_after_the_quorum() {

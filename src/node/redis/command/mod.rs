@@ -24,13 +24,13 @@ macro_rules! script {
     };
 }
 
-static CLAIM: LazyLock<Source> = script!("found", "claim");
-static FENCED_CLAIM: LazyLock<Source> = script!("found", "fenced_claim");
+static CLAIM: LazyLock<Source> = script!("found", "lengthen", "claim");
+static FENCED_CLAIM: LazyLock<Source> = script!("found", "lengthen", "fenced_claim");
 static RAISE: LazyLock<Source> = script!("found", "ours", "lift", "raise");
-static EXTEND: LazyLock<Source> = script!("found", "ours", "lift", "extend");
+static EXTEND: LazyLock<Source> = script!("found", "ours", "lift", "lengthen", "extend");
 static RELEASE: LazyLock<Source> = script!("release", "found", "ours", "refused");
 static HAND_OVER: LazyLock<Source> = script!("nobody_waits", "found", "hand_over");
-static QUEUE: LazyLock<Source> = script!("found", "queue");
+static QUEUE: LazyLock<Source> = script!("found", "lengthen", "queue");
 static INSPECT: LazyLock<Source> = script!("found", "inspect");
 
 /// A script and its digest.
