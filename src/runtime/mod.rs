@@ -11,4 +11,5 @@ pub(crate) mod keeper;
 pub(crate) mod pace;
 pub(crate) mod resume;
 pub(crate) mod shared;
+pub(crate) mod start;
 pub(crate) mod term;
