@@ -1,32 +1,21 @@
 //! Building a client: its nodes, its numbers, and the checks of both.
 
+#[cfg(feature = "testing")]
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::client::Redlock;
 use crate::client::error::BuildError;
 use crate::clock::Clock;
-use crate::config::{BACKLOG, Config, Delay};
-use crate::node::redis::address::Address;
-use crate::node::redis::{self as redis_node, Settings};
-use crate::node::{self, Limits, Node, State};
+use crate::config::{Config, Delay};
+use crate::node::{Address, Node, State};
 use crate::protocol::acquire::Wait;
-use crate::protocol::in_doubt::Balance;
-use crate::protocol::message::ClientId;
-use crate::protocol::quorum::{MAX_NODES, NodeId, Quorum};
-use crate::protocol::restart::RestartDelay;
+use crate::protocol::quorum::{MAX_NODES, Quorum};
 use crate::protocol::validity::Drift;
-use crate::registry::{ContendedKeys, Debts, NodeTable, Wakeups};
-use crate::runtime::alarm::Alarm;
-use crate::runtime::janitor;
-use crate::runtime::renewal::{self, Renewal};
 use crate::runtime::shared::Shared;
-use crate::runtime::worst_round_trip::WorstRoundTrip;
+use crate::runtime::start::start;
 
 /// How long `build` waits, once a quorum is connected, for the other nodes: a healthy one needs no longer, and a client
 /// should not start with fewer nodes than it could have.
@@ -60,18 +49,11 @@ pub trait IntoNode {
 /// # Ok::<(), redquorum::BuildError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct NodeAddress(Kind);
-
-#[derive(Clone, Debug)]
-enum Kind {
-    Redis(Box<Address>),
-    #[cfg(feature = "testing")]
-    Memory(Arc<crate::node::memory::Server>),
-}
+pub struct NodeAddress(Address);
 
 impl IntoNode for &str {
     fn into_node(self) -> Result<NodeAddress, BuildError> {
-        Ok(NodeAddress(Kind::Redis(Box::new(Address::parse(self)?))))
+        Ok(NodeAddress(Address::parse(self)?))
     }
 }
 
@@ -96,7 +78,7 @@ impl IntoNode for &&str {
 
 impl IntoNode for redis::ConnectionInfo {
     fn into_node(self) -> Result<NodeAddress, BuildError> {
-        Ok(NodeAddress(Kind::Redis(Box::new(Address::new(self)?))))
+        Ok(NodeAddress(Address::new(self)?))
     }
 }
 
@@ -109,7 +91,7 @@ impl IntoNode for NodeAddress {
 #[cfg(feature = "testing")]
 impl NodeAddress {
     pub(crate) fn memory(server: Arc<crate::node::memory::Server>) -> Self {
-        Self(Kind::Memory(server))
+        Self(Address::Memory(server))
     }
 }
 
@@ -495,7 +477,8 @@ impl RedlockBuilder {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return Err(BuildError::NoRuntime) };
         let clock = self.clock.unwrap_or(Clock::System(runtime));
         let name = self.client_name.unwrap_or_else(|| format!("redquorum-{}", Uuid::new_v4()));
-        let (shared, renewal) = start(nodes, quorum, self.config, delay, clock, &name);
+        let addresses = nodes.into_iter().map(|node| node.0).collect();
+        let (shared, renewal) = start(addresses, quorum, self.config, delay, clock, &name);
         let redlock = Redlock { shared, renewal };
         if !self.lazy {
             connected(&redlock.shared).await?;
@@ -507,9 +490,9 @@ impl RedlockBuilder {
 
 fn refuse_duplicates(nodes: &[NodeAddress]) -> Result<(), BuildError> {
     for (second, node) in nodes.iter().enumerate() {
-        let first = nodes[..second].iter().position(|earlier| earlier.is_same_server(node));
+        let first = nodes[..second].iter().position(|earlier| earlier.0.is_same_server(&node.0));
         if let Some(first) = first {
-            let address = node.name().to_string();
+            let address = node.0.name().to_string();
             return Err(BuildError::DuplicateNode { first: first + 1, second: second + 1, address });
         }
     }
@@ -524,110 +507,6 @@ fn refuse_one_server_twice(shared: &Shared) -> Result<(), BuildError> {
         |index: usize| shared.nodes.get(index).map(|node| node.address().to_string()).unwrap_or_default();
     let address = format!("{} and {}", name(first), name(second));
     Err(BuildError::DuplicateNode { first: first + 1, second: second + 1, address })
-}
-
-impl NodeAddress {
-    fn name(&self) -> Arc<str> {
-        match &self.0 {
-            Kind::Redis(address) => address.name().clone(),
-            #[cfg(feature = "testing")]
-            Kind::Memory(server) => server.name().clone(),
-        }
-    }
-
-    fn is_same_server(&self, other: &Self) -> bool {
-        match (&self.0, &other.0) {
-            (Kind::Redis(mine), Kind::Redis(theirs)) => mine.is_same_server(theirs),
-            #[cfg(feature = "testing")]
-            (Kind::Memory(mine), Kind::Memory(theirs)) => Arc::ptr_eq(mine, theirs),
-            #[cfg(feature = "testing")]
-            _ => false,
-        }
-    }
-}
-
-/// Starts the tasks of a client: one per node, the janitor, and the renewal.
-fn start(
-    nodes: Vec<NodeAddress>,
-    quorum: Quorum,
-    config: Config,
-    delay: Option<RestartDelay>,
-    clock: Clock,
-    client_name: &str,
-) -> (Arc<Shared>, Arc<Renewal>) {
-    let shutdown = CancellationToken::new();
-    let (debts, from_nodes) = Debts::channel();
-    let limits = Limits { backlog: BACKLOG };
-    let contended_keys = Arc::new(ContendedKeys::default());
-    let client = ClientId::from_bytes(*Uuid::new_v4().as_bytes());
-    let wakeups = Wakeups::new(client, clock.clone(), debts.clone());
-    let node_table = NodeTable::new(quorum);
-    let mut doors = Vec::with_capacity(nodes.len());
-    for (index, address) in nodes.into_iter().enumerate() {
-        let id = NodeId::new(index);
-        let (door, inbox) =
-            node::node(id, address.name(), limits, debts.clone(), contended_keys.clone(), node_table.clone());
-        doors.push(door);
-        let (clock, shutdown) = (clock.clone(), shutdown.clone());
-        let reply_timeout = config.reply_timeout(config.ttl);
-        match address.0 {
-            Kind::Redis(address) => {
-                let settings = Settings {
-                    address: *address,
-                    connect_timeout: config.connect_timeout,
-                    reply_timeout,
-                    backlog: BACKLOG,
-                    client_name: client_name.to_owned(),
-                    prefix: config.prefix.as_slice().into(),
-                    wakeups: wakeups.clone(),
-                    in_queue: config.in_queue,
-                    delay,
-                    node_table: node_table.clone(),
-                };
-                tokio::spawn(redis_node::serve(inbox, settings, clock, shutdown));
-            }
-            #[cfg(feature = "testing")]
-            Kind::Memory(server) => {
-                let wakeups = wakeups.clone();
-                let serving =
-                    node::memory::serve(inbox, server, reply_timeout, delay, wakeups, clock, shutdown);
-                tokio::spawn(serving);
-            }
-        }
-    }
-    let nodes: Arc<[Node]> = doors.into();
-    let (balance, balance_seen) = watch::channel(Balance::default());
-    let tidying = janitor::run(
-        nodes.clone(),
-        from_nodes,
-        debts.clone(),
-        clock.clone(),
-        shutdown.clone(),
-        balance,
-        wakeups.clone(),
-    );
-    tokio::spawn(tidying);
-    let (renewal, orders) = Renewal::channel();
-    tokio::spawn(renewal::run(nodes.clone(), orders, clock.clone(), shutdown.clone()));
-    let shared = Shared {
-        nodes,
-        quorum,
-        config,
-        delay,
-        restart_delay_is_short: AtomicBool::new(false),
-        alarm: Arc::new(Alarm::new(clock.clone())),
-        clock,
-        closing: CancellationToken::new(),
-        shutdown,
-        leases: AtomicUsize::new(0),
-        debts,
-        balance: balance_seen,
-        wakeups,
-        contended_keys,
-        node_table,
-        worst_round_trip: WorstRoundTrip::default(),
-    };
-    (Arc::new(shared), renewal)
 }
 
 /// Waits until a quorum is connected, and a little longer for the rest.
@@ -686,5 +565,53 @@ fn not_connected(shared: &Shared, within: Duration) -> BuildError {
         needed: shared.quorum.needed(),
         within,
         trouble: troubles.join("; "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{
+        BACKLOG, DEFAULT_CONNECT_TIMEOUT, DEFAULT_FENCING_RETENTION, DEFAULT_RETRY_LEAST, DEFAULT_RETRY_MOST,
+        DEFAULT_TTL, DEFAULT_WAIT, KeepAlive, MAX_KEY_LENGTH,
+    };
+    use crate::protocol::renewal;
+
+    /// The README's table has each default as it is here.
+    #[test]
+    fn readme_names_every_default() {
+        let seconds = |duration: Duration| format!("{} s", duration.as_secs());
+        let millis = |duration: Duration| format!("{} ms", duration.as_millis());
+        let (ttl, wait) = (seconds(DEFAULT_TTL), seconds(DEFAULT_WAIT));
+        let (least, most) = (millis(DEFAULT_RETRY_LEAST), millis(DEFAULT_RETRY_MOST));
+        let rows = [
+            format!("| `ttl` | {ttl} |"),
+            format!("| `wait`, `wait_forever` | {wait} |"),
+            format!("| `retry_delay` | random, up to {least} at first, doubling to {most} |"),
+            format!("| `connect_timeout` | {} |", seconds(DEFAULT_CONNECT_TIMEOUT)),
+            "| `restart_delay`, `without_restart_delay` | the longest TTL of a request".to_owned(),
+            format!("its marker | | every {}", seconds(crate::node::redis::LOOK_EVERY)),
+            format!("from 1 byte to {MAX_KEY_LENGTH} bytes |"),
+            format!("{BACKLOG} sets at most, {} with releases", 2 * BACKLOG),
+            format!(
+                "{} at most, then the one that ends first",
+                crate::protocol::in_doubt::MAX_DEBTS_PER_NODE
+            ),
+            format!("from 1 to {} are possible", crate::protocol::quorum::MAX_NODES),
+            format!("| {} before the end of validity |", millis(crate::runtime::alarm::EARLY)),
+            format!("| {} at most; one, where", crate::protocol::message::MOST_EXTENSIONS),
+            format!("| {} at most, others wait |", crate::runtime::renewal::work::MOST_UNDER_WAY),
+            "| `keep_alive` | only where a request asks for it |".to_owned(),
+            format!("| `fencing_retention` | {} days", DEFAULT_FENCING_RETENTION.as_secs() / 86_400),
+            format!("more than {} ahead", seconds(crate::protocol::fencing::MOST_AHEAD)),
+            "| `max_hold` | none: until it is released |".to_owned(),
+            format!("again after a {}th of the TTL", renewal::AGAIN),
+        ];
+        assert_eq!(Config::default().keeping, KeepAlive { alive: false, longest: None });
+        assert_eq!((renewal::SHARE, renewal::JITTER), (3, 3), "a third, or up to a third earlier");
+        let readme = include_str!("../../README.md");
+        for row in rows {
+            assert!(readme.contains(&row), "{row:?} is not in the README");
+        }
     }
 }

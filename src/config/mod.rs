@@ -273,44 +273,6 @@ mod tests {
         assert_eq!(config.reply_timeout(ms(60_000)), ms(500));
     }
 
-    /// The README's table has each default as it is here.
-    #[test]
-    fn readme_names_every_default() {
-        let seconds = |duration: Duration| format!("{} s", duration.as_secs());
-        let millis = |duration: Duration| format!("{} ms", duration.as_millis());
-        let (ttl, wait) = (seconds(DEFAULT_TTL), seconds(DEFAULT_WAIT));
-        let (least, most) = (millis(DEFAULT_RETRY_LEAST), millis(DEFAULT_RETRY_MOST));
-        let rows = [
-            format!("| `ttl` | {ttl} |"),
-            format!("| `wait`, `wait_forever` | {wait} |"),
-            format!("| `retry_delay` | random, up to {least} at first, doubling to {most} |"),
-            format!("| `connect_timeout` | {} |", seconds(DEFAULT_CONNECT_TIMEOUT)),
-            "| `restart_delay`, `without_restart_delay` | the longest TTL of a request".to_owned(),
-            format!("its marker | | every {}", seconds(crate::node::redis::LOOK_EVERY)),
-            format!("from 1 byte to {MAX_KEY_LENGTH} bytes |"),
-            format!("{BACKLOG} sets at most, {} with releases", 2 * BACKLOG),
-            format!(
-                "{} at most, then the one that ends first",
-                crate::protocol::in_doubt::MAX_DEBTS_PER_NODE
-            ),
-            format!("from 1 to {} are possible", crate::protocol::quorum::MAX_NODES),
-            format!("| {} before the end of validity |", millis(crate::runtime::alarm::EARLY)),
-            format!("| {} at most; one, where", crate::protocol::message::MOST_EXTENSIONS),
-            format!("| {} at most, others wait |", crate::runtime::renewal::work::MOST_UNDER_WAY),
-            "| `keep_alive` | only where a request asks for it |".to_owned(),
-            format!("| `fencing_retention` | {} days", DEFAULT_FENCING_RETENTION.as_secs() / 86_400),
-            format!("more than {} ahead", seconds(crate::protocol::fencing::MOST_AHEAD)),
-            "| `max_hold` | none: until it is released |".to_owned(),
-            format!("again after a {}th of the TTL", renewal::AGAIN),
-        ];
-        assert_eq!(Config::default().keeping, KeepAlive { alive: false, longest: None });
-        assert_eq!((renewal::SHARE, renewal::JITTER), (3, 3), "a third, or up to a third earlier");
-        let readme = include_str!("../../README.md");
-        for row in rows {
-            assert!(readme.contains(&row), "{row:?} is not in the README");
-        }
-    }
-
     /// Settings that contradict each other are refused, with both numbers.
     #[test]
     fn contradictions_quote_both_numbers() {

@@ -9,6 +9,8 @@
 //! it, and what is not settled goes to the janitor: no caller has to stay alive for that.
 
 #[cfg(feature = "runtime")]
+mod address;
+#[cfg(feature = "runtime")]
 mod handle;
 #[cfg(feature = "testing")]
 pub(crate) mod memory;
@@ -18,5 +20,7 @@ pub(crate) mod redis;
 mod silence;
 pub mod store;
 
+#[cfg(feature = "runtime")]
+pub(crate) use address::Address;
 #[cfg(feature = "runtime")]
 pub(crate) use handle::{Call, Inbox, Limits, Node, Outgoing, State, node};

@@ -10,5 +10,6 @@ pub(crate) mod loss;
 pub(crate) mod renewal;
 pub(crate) mod resume;
 pub(crate) mod shared;
+pub(crate) mod start;
 mod waiting;
 pub(crate) mod worst_round_trip;
