@@ -74,9 +74,9 @@ async fn book(State(redlock): State<Redlock>, Path(number): Path<u64>) -> Result
 /// What is answered where the lock was not had, or not for long enough.
 struct Refusal(WithLockError);
 
-impl From<WithLockError> for Refusal {
-    fn from(error: WithLockError) -> Self {
-        Self(error)
+impl<T> From<WithLockError<T>> for Refusal {
+    fn from(error: WithLockError<T>) -> Self {
+        Self(error.without_output())
     }
 }
 
@@ -84,7 +84,7 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, retry_after) = match &self.0 {
             WithLockError::Acquire(error) => status(error),
-            // Begun and dropped half-way. What it has done by then may be there: the work has to bear being done again.
+            // Begun and dropped half-way, or done after the lock had ended. What it has done by then may be there: the work has to bear being done again.
             WithLockError::Lost { .. } => (StatusCode::CONFLICT, None),
             _ => (StatusCode::INTERNAL_SERVER_ERROR, None),
         };
@@ -106,13 +106,15 @@ impl IntoResponse for Refusal {
 fn status(error: &AcquireError) -> (StatusCode, Option<Duration>) {
     const SOON: Option<Duration> = Some(Duration::from_secs(1));
     match error {
-        AcquireError::WaitOver { last, .. } => status(last),
+        AcquireError::TimedOut { last, .. } => status(last),
         // Somebody works on it, and will be done before long. The rest of the key's life, which the report has, would say
         // when it is free should he have died.
         AcquireError::Held { .. } => (StatusCode::LOCKED, SOON),
         // Nodes that may have forgotten a lock do not vote for a while, and it is known how long.
-        AcquireError::Guarded { remaining, .. } => (StatusCode::SERVICE_UNAVAILABLE, remaining.or(SOON)),
-        AcquireError::NoQuorum { .. } | AcquireError::ValidityExhausted { .. } | AcquireError::Closed => {
+        AcquireError::NodesTooYoung { remaining, .. } => {
+            (StatusCode::SERVICE_UNAVAILABLE, remaining.or(SOON))
+        }
+        AcquireError::NoQuorum { .. } | AcquireError::TooSlow { .. } | AcquireError::Closed => {
             (StatusCode::SERVICE_UNAVAILABLE, SOON)
         }
         AcquireError::Invalid(_) => (StatusCode::BAD_REQUEST, None),

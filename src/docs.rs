@@ -3,7 +3,7 @@
 //!
 //! | you | read |
 //! | --- | --- |
-//! | use it | [migrating], [limits], [waiting], [fencing], [cli] |
+//! | use it | [testing_your_service], [migrating], [limits], [waiting], [fencing], [cli] |
 //! | operate it | [operations], [cli], [benchmarks] |
 //! | review it | [safety], [limits], [design], [testing] |
 //! | change it | [design], [testing], [changelog] |
@@ -30,6 +30,7 @@ macro_rules! document {
         /// [operations.md#restarts]: crate::docs::operations#restarts
         /// [safety.md]: crate::docs::safety
         /// [testing.md]: crate::docs::testing
+        /// [testing-your-service.md]: crate::docs::testing_your_service
         /// [waiting.md]: crate::docs::waiting
         ///
         #[doc = include_str!($file)]
@@ -58,6 +59,8 @@ document! {
     safety "../docs/safety.md"
     /// How all of it is shown to hold.
     testing "../docs/testing.md"
-    /// Waiting in line.
+    /// How to test code that uses locks, without servers.
+    testing_your_service "../docs/testing-your-service.md"
+    /// Waiting in the queue.
     waiting "../docs/waiting.md"
 }

@@ -16,11 +16,10 @@ mod on {
 
     use ::metrics::{counter, gauge, histogram};
 
-    use crate::client::error::AcquireError;
+    use crate::protocol::in_doubt::Balance;
     use crate::protocol::lease::{End, Event, Lease, NotExtended, Released};
     use crate::protocol::message::Reply;
     use crate::protocol::time::Instant;
-    use crate::runtime::janitor::Balance;
 
     /// One acquire, from the call on.
     #[derive(Debug)]
@@ -31,31 +30,15 @@ mod on {
             Self(now())
         }
 
-        /// It has ended: with a lease, or why not.
-        pub(crate) fn end(self, ended: Result<&Lease, &AcquireError>, now: impl FnOnce() -> Instant) {
-            let outcome = ended.map_or_else(cause, |_| "held");
+        /// It has ended: with a lease, or with what stood in the way.
+        pub(crate) fn end(self, ended: Result<&Lease, &'static str>, now: impl FnOnce() -> Instant) {
+            let outcome = ended.map_or_else(|why| why, |_| "held");
             counter!("redquorum_acquires_total", "outcome" => outcome).increment(1);
             histogram!("redquorum_acquire_seconds", "outcome" => outcome).record(now().since(self.0));
             if let Ok(lease) = ended {
                 let waited = lease.round().started().since(self.0);
                 histogram!("redquorum_wait_seconds").record(waited);
             }
-        }
-    }
-
-    /// What stood in the way, at the last attempt.
-    fn cause(error: &AcquireError) -> &'static str {
-        match error {
-            AcquireError::Held { .. } => "contended",
-            AcquireError::NoQuorum { .. } => "no_quorum",
-            AcquireError::Guarded { .. } => "guarded",
-            AcquireError::ValidityExhausted { .. } => "too_late",
-            AcquireError::TokensSpent { .. } => "tokens_spent",
-            AcquireError::WaitOver { last, .. } => cause(last),
-            AcquireError::Closed => "closed",
-            AcquireError::NoRandomness(_) => "no_randomness",
-            // Refused before it is counted.
-            AcquireError::Invalid(_) => "invalid",
         }
     }
 
@@ -69,10 +52,10 @@ mod on {
             Reply::Granted | Reply::Fenced(_) | Reply::Uncounted(_) | Reply::HandedOver | Reply::Voted => {
                 "granted"
             }
-            Reply::CounterSpent => "tokens_spent",
+            Reply::CounterExhausted => "tokens_exhausted",
             Reply::Held(_) => "held",
             Reply::Absent | Reply::NotOurs => "not_ours",
-            Reply::Queued(_) | Reply::LineFull | Reply::Found(_) | Reply::Each(_) => "told",
+            Reply::Queued(_) | Reply::QueueFull | Reply::Found(_) | Reply::Each(_) => "told",
             Reply::Refused(_) => "refused",
             Reply::NotSent(_) => "not_sent",
             Reply::Unknown(_) => "unknown",
@@ -98,25 +81,25 @@ mod on {
     }
 
     /// A node's grants do not count for a while.
-    pub(crate) fn guarded(node: &Arc<str>) {
-        counter!("redquorum_node_guarded_total", "node" => node.clone()).increment(1);
+    pub(crate) fn too_young(node: &Arc<str>) {
+        counter!("redquorum_node_too_young_total", "node" => node.clone()).increment(1);
     }
 
     /// The debts of a client have changed.
     pub(crate) fn debts(before: Balance, now: Balance) {
-        gauge!("redquorum_debts_open").increment(now.open as f64 - before.open as f64);
+        gauge!("redquorum_pending_cleanups").increment(now.open as f64 - before.open as f64);
         let dropped = now.settled.dropped.saturating_sub(before.settled.dropped);
         if dropped > 0 {
-            counter!("redquorum_debts_dropped_total").increment(dropped);
+            counter!("redquorum_cleanups_dropped_total").increment(dropped);
         }
     }
 
-    /// A place in line, from 1.
+    /// A place in the queue, from 1.
     pub(crate) fn stands(place: u32) {
-        histogram!("redquorum_line_place").record(f64::from(place));
+        histogram!("redquorum_queue_place").record(f64::from(place));
     }
 
-    /// One acquire that stands in line, for as long as this lives.
+    /// One acquire that waits in the queue, for as long as this lives.
     #[derive(Debug)]
     pub(crate) struct Waiting(());
 
@@ -147,22 +130,22 @@ mod on {
                 (None, _, Some(_), _) => {
                     let now = now();
                     self.began = Some(now);
-                    gauge!("redquorum_leases_held").increment(1.0);
+                    gauge!("redquorum_locks_held").increment(1.0);
                     histogram!("redquorum_round_seconds").record(now.since(lease.round().started()));
                 }
                 (Some(began), None, _, Some(end)) => {
                     let now = now();
                     self.ended = Some(now);
-                    gauge!("redquorum_leases_held").decrement(1.0);
+                    gauge!("redquorum_locks_held").decrement(1.0);
                     histogram!("redquorum_hold_seconds").record(now.since(began));
                     let lost = match end {
                         End::Lost => "forgotten",
                         End::Expired => "expired",
                         End::TakenOver => "taken_over",
-                        End::HeldOut => "held_out",
+                        End::MaxHoldReached => "max_hold_reached",
                         End::Released | End::NotAcquired | End::HandedOn => return,
                     };
-                    counter!("redquorum_leases_lost_total", "reason" => lost).increment(1);
+                    counter!("redquorum_locks_lost_total", "reason" => lost).increment(1);
                 }
                 _ => {}
             }
@@ -200,11 +183,10 @@ mod off {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use crate::client::error::AcquireError;
+    use crate::protocol::in_doubt::Balance;
     use crate::protocol::lease::{Event, Lease};
     use crate::protocol::message::Reply;
     use crate::protocol::time::Instant;
-    use crate::runtime::janitor::Balance;
 
     #[derive(Debug)]
     pub(crate) struct Acquire(());
@@ -216,7 +198,7 @@ mod off {
         }
 
         #[inline(always)]
-        pub(crate) fn end(self, _: Result<&Lease, &AcquireError>, _: impl FnOnce() -> Instant) {}
+        pub(crate) fn end(self, _: Result<&Lease, &'static str>, _: impl FnOnce() -> Instant) {}
     }
 
     #[inline(always)]
@@ -229,7 +211,7 @@ mod off {
     pub(crate) fn node_up(_: &Arc<str>, _: bool) {}
 
     #[inline(always)]
-    pub(crate) fn guarded(_: &Arc<str>) {}
+    pub(crate) fn too_young(_: &Arc<str>) {}
 
     #[inline(always)]
     pub(crate) fn debts(_: Balance, _: Balance) {}

@@ -146,7 +146,7 @@ fn each_call_documents_what_it_may_do() {
     let mut missing = Vec::new();
     for (file, signature, docs) in &functions {
         let is_async = signature.starts_with("pub async fn");
-        let waits = signature.contains("AcquireError>") || signature.contains("WithLockError>");
+        let waits = signature.contains("AcquireError>") || signature.contains("WithLockError<");
         let sections = [
             ("# Errors", signature.contains("-> Result<")),
             ("# Cancellation safety", is_async),

@@ -15,21 +15,21 @@ use clients::{REPLY, SOON, ms};
 use common::{Cluster, Server, eventually, faketime, set_clock};
 use redquorum::{AcquireError, IntoNode, NodeVote, Outcome, Redlock, RedlockBuilder};
 
-/// Short, so that guards are.
+/// Short, so that delays are.
 const TTL: Duration = Duration::from_secs(2);
 
-/// guard × (1 + drift) + 2 ms.
-const GUARD: Duration = Duration::from_millis(2_022);
+/// delay × (1 + drift) + 2 ms.
+const DELAY: Duration = Duration::from_millis(2_022);
 
 /// A client looks at each node this often.
 const LOOK: Duration = Duration::from_secs(5);
 
-fn guarded<N: IntoNode>(nodes: impl IntoIterator<Item = N>) -> RedlockBuilder {
+fn delayed<N: IntoNode>(nodes: impl IntoIterator<Item = N>) -> RedlockBuilder {
     Redlock::builder().nodes(nodes).ttl(TTL).reply_timeout(REPLY)
 }
 
 async fn client(cluster: &Cluster) -> Redlock {
-    guarded(cluster.urls()).build().await.expect("a quorum of nodes")
+    delayed(cluster.urls()).build().await.expect("a quorum of nodes")
 }
 
 /// Waits until all votes are as wanted, by what the client knows of its nodes.
@@ -42,14 +42,14 @@ fn all_count(votes: &[NodeVote]) -> bool {
     votes.iter().all(|vote| *vote == NodeVote::Counts)
 }
 
-fn is_guarded(vote: &NodeVote) -> bool {
-    matches!(vote, NodeVote::Guarded { .. })
+fn is_too_young(vote: &NodeVote) -> bool {
+    matches!(vote, NodeVote::TooYoung { .. })
 }
 
-/// Waits until every server has been up for so long that its uptime alone lets it vote for a guard of `guard`.
-async fn aged(servers: &[Server], guard: Duration) {
-    let least = guard + ms(2_100);
-    eventually(guard + SOON, "the servers are old enough", || {
+/// Waits until every server has been up for so long that its uptime alone lets it vote for a delay of `delay`.
+async fn aged(servers: &[Server], delay: Duration) {
+    let least = delay + ms(2_100);
+    eventually(delay + SOON, "the servers are old enough", || {
         servers.iter().all(|server| server.uptime() >= least)
     })
     .await;
@@ -75,11 +75,11 @@ async fn asked_without_pause(rival: &Redlock, since: Instant) -> (Duration, u32,
 }
 
 /// Whatever makes all nodes forget at the same moment, a rival that asks every millisecond from then on, and was connected
-/// all the time, is refused from its first try until the guard is over.
+/// all the time, is refused from its first try until the restart delay is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_forget_together_stand_aside_at_once() {
     let cluster = Cluster::start(3);
-    aged(&cluster, GUARD).await;
+    aged(&cluster, DELAY).await;
     let rival = client(&cluster).await;
     for forget in [&["FLUSHALL"][..], &["FLUSHDB"], &["FLUSHALL", "ASYNC"], &["DEL", "redquorum:node"]] {
         until(&rival, SOON, "all count", all_count).await;
@@ -91,19 +91,19 @@ async fn nodes_that_forget_together_stand_aside_at_once() {
 
         let (took, tries, first) = asked_without_pause(&rival, forgotten).await;
 
-        assert!(matches!(first, Some(AcquireError::Guarded { .. })), "{forget:?}: {first:?}");
-        assert!(took >= GUARD - ms(30), "{forget:?}: a second holder after {took:?} and {tries} tries");
+        assert!(matches!(first, Some(AcquireError::NodesTooYoung { .. })), "{forget:?}: {first:?}");
+        assert!(took >= DELAY - ms(30), "{forget:?}: a second holder after {took:?} and {tries} tries");
         drop(guard);
     }
 }
 
-/// The figure: every millisecond from 0 to 5 s after a FLUSHALL of all nodes, and no grant before the guard is over.
+/// The figure: every millisecond from 0 to 5 s after a FLUSHALL of all nodes, and no grant before the restart delay is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_try_in_five_seconds_after_a_flush_succeeds() {
-    let (ttl, guard) = (Duration::from_secs(5), Duration::from_millis(5_052));
+    let (ttl, delay) = (Duration::from_secs(5), Duration::from_millis(5_052));
     let cluster = Cluster::start(5);
-    aged(&cluster, guard).await;
-    let rival = guarded(cluster.urls()).ttl(ttl).build().await.expect("nodes");
+    aged(&cluster, delay).await;
+    let rival = delayed(cluster.urls()).ttl(ttl).build().await.expect("nodes");
     until(&rival, SOON, "all count", all_count).await;
     cluster.iter().for_each(|server| drop(server.command(&["FLUSHALL"])));
     let flushed = Instant::now();
@@ -111,8 +111,8 @@ async fn no_try_in_five_seconds_after_a_flush_succeeds() {
     let (took, tries, first) = asked_without_pause(&rival, flushed).await;
 
     println!("figure: {tries} tries, the first grant {took:?} after the flush");
-    assert!(matches!(first, Some(AcquireError::Guarded { .. })), "{first:?}");
-    assert!(took >= guard - ms(30), "a grant after {took:?}");
+    assert!(matches!(first, Some(AcquireError::NodesTooYoung { .. })), "{first:?}");
+    assert!(took >= delay - ms(30), "a grant after {took:?}");
 }
 
 /// On one connection the news of a flush is acted on before the answer to a later SET is weighed: many tries around
@@ -126,7 +126,7 @@ async fn news_of_a_flush_overtakes_no_answer() {
         aged(cluster, SHORT).await;
     }
     let tries = clusters.into_iter().map(|cluster| async move {
-        let rival = guarded(cluster.urls()).ttl(SHORT).reply_timeout(ms(30)).build().await.expect("a node");
+        let rival = delayed(cluster.urls()).ttl(SHORT).reply_timeout(ms(30)).build().await.expect("a node");
         let server = Arc::new(cluster);
         let mut refused = 0;
         for number in 0..TRIES {
@@ -195,7 +195,7 @@ async fn pushes_are_handed_over_before_later_answers() {
 #[tokio::test]
 async fn a_grant_counts_only_with_a_fresh_look() {
     let cluster = Cluster::start_with(3, |_| Server::builder().args(["--rename-command", "HELLO", ""]));
-    aged(&cluster, GUARD).await;
+    aged(&cluster, DELAY).await;
     let redlock = client(&cluster).await;
     until(&redlock, SOON, "all count", all_count).await;
     // The whole runtime stands still, as a stopped process does.
@@ -204,14 +204,14 @@ async fn a_grant_counts_only_with_a_fresh_look() {
 
     let refused = redlock.try_acquire("k").await;
 
-    assert!(matches!(refused, Err(AcquireError::Guarded { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(AcquireError::NodesTooYoung { .. })), "{refused:?}");
 }
 
 /// The same without a flush: the look comes first, and then the grants count. Nobody is refused for having stood still.
 #[tokio::test]
 async fn who_stood_still_looks_first_and_then_counts() {
     let cluster = Cluster::start_with(3, |_| Server::builder().args(["--rename-command", "HELLO", ""]));
-    aged(&cluster, GUARD).await;
+    aged(&cluster, DELAY).await;
     let redlock = client(&cluster).await;
     until(&redlock, SOON, "all count", all_count).await;
     std::thread::sleep(2 * LOOK + ms(500));
@@ -294,8 +294,8 @@ fn pass(from: &mut TcpStream, to: &mut TcpStream) -> bool {
 async fn a_promoted_replica_behind_the_address_stands_aside() {
     let (primary, replica) = (Server::builder().aof().start(), Server::builder().aof().start());
     let address = VirtualAddress::of(&primary, false);
-    aged(std::slice::from_ref(&replica), GUARD).await;
-    let (holder, rival) = (guarded([address.url()]), guarded([address.url()]));
+    aged(std::slice::from_ref(&replica), DELAY).await;
+    let (holder, rival) = (delayed([address.url()]), delayed([address.url()]));
     let holder = holder.ttl(3 * TTL).build().await.expect("a node");
     let rival = rival.ttl(3 * TTL).build().await.expect("a node");
     for redlock in [&holder, &rival] {
@@ -333,16 +333,16 @@ fn copy(from: &Path, to: &Path) {
 async fn an_older_state_of_a_durable_node_is_noticed() {
     let server = Server::builder().aof().start();
     let longer = 4 * TTL;
-    let build = || guarded([server.url()]).ttl(longer);
+    let build = || delayed([server.url()]).ttl(longer);
     let old = build().build().await.expect("a node");
     until(&old, 2 * SOON, "it counts", all_count).await;
 
     server.kill9();
     server.restart();
-    clients::until_votes(&old, |seen| matches!(seen[0], Outcome::Granted | Outcome::Guarded { .. })).await;
+    clients::until_votes(&old, |seen| matches!(seen[0], Outcome::Granted | Outcome::TooYoung { .. })).await;
     assert!(all_count(&[old.nodes()[0].vote]), "its own state, and it was seen: {}", old.nodes()[0].vote);
     let fresh = build().build().await.expect("a node");
-    assert!(is_guarded(&fresh.nodes()[0].vote), "a newcomer cannot know");
+    assert!(is_too_young(&fresh.nodes()[0].vote), "a newcomer cannot know");
     drop(fresh);
 
     let folder = tempfile::tempdir().expect("a folder");
@@ -395,7 +395,7 @@ async fn a_clock_that_stood_still_ends_what_is_held() {
     let Some(library) = movable(&clock) else { return };
     let cluster = Cluster::start_with(3, |_| Server::builder().clock_in(&library, &clock));
     aged(&cluster, 8 * TTL).await;
-    let redlock = guarded(cluster.urls()).ttl(8 * TTL).build().await.expect("nodes");
+    let redlock = delayed(cluster.urls()).ttl(8 * TTL).build().await.expect("nodes");
     until(&redlock, SOON, "all count", all_count).await;
     let guard = redlock.acquire("k").await.expect("free");
     let (lost, started) = (tokio::spawn(guard.lost()), Instant::now());
@@ -409,7 +409,7 @@ async fn a_clock_that_stood_still_ends_what_is_held() {
     redlock.acquire("other").await.expect("all is well").release().await.expect("released");
 }
 
-/// One node that jumps alone is guarded, and what is held stays held.
+/// One node that jumps alone stands aside, and what is held stays held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_clock_that_jumps_alone_is_the_nodes() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -420,14 +420,14 @@ async fn one_clock_that_jumps_alone_is_the_nodes() {
         _ => Server::builder(),
     });
     aged(&cluster, 8 * TTL).await;
-    let redlock = guarded(cluster.urls()).ttl(8 * TTL).build().await.expect("nodes");
+    let redlock = delayed(cluster.urls()).ttl(8 * TTL).build().await.expect("nodes");
     until(&redlock, SOON, "all count", all_count).await;
     let guard = redlock.acquire("k").await.expect("free");
 
     set_clock(&clock, 60.0);
 
     until(&redlock, LOOK + ms(2_000), "the first stands aside, the others do not", |votes| {
-        is_guarded(&votes[0]) && all_count(&votes[1..])
+        is_too_young(&votes[0]) && all_count(&votes[1..])
     })
     .await;
     assert!(guard.is_valid());
@@ -439,14 +439,14 @@ async fn one_clock_that_jumps_alone_is_the_nodes() {
 async fn servers_that_alternate_behind_one_connection_have_no_vote() {
     let (one, other) = (Server::start(), Server::start());
     let address = VirtualAddress::of(&one, true);
-    aged(std::slice::from_ref(&other), GUARD).await;
-    let redlock = guarded([address.url()]).build().await.expect("a node");
+    aged(std::slice::from_ref(&other), DELAY).await;
+    let redlock = delayed([address.url()]).build().await.expect("a node");
     until(&redlock, SOON, "it counts", all_count).await;
     let marker = one.get("redquorum:node").expect("marked");
     other.command(&["SET", "redquorum:node", &marker]);
 
     address.moves_to(&other);
-    until(&redlock, LOOK + ms(2_000), "another run is a restart", |votes| is_guarded(&votes[0])).await;
+    until(&redlock, LOOK + ms(2_000), "another run is a restart", |votes| is_too_young(&votes[0])).await;
     address.moves_to(&one);
     eventually(LOOK + ms(2_000), "several servers are told", || {
         redlock.nodes()[0].vote.to_string().contains("several servers")

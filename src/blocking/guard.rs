@@ -10,7 +10,7 @@ use crate::client::error::{ExtendError, ReleaseError};
 use crate::client::parts::LockParts;
 use crate::client::report::Report;
 use crate::protocol::fencing::FencingToken;
-use crate::runtime::term::Lost;
+use crate::runtime::loss::Lost;
 
 /// A held lock. As [`redquorum::LockGuard`](crate::LockGuard): until [`LockGuard::remaining`] is zero, no other client of these
 /// nodes acquires the same lock; and nothing stops a holder that does not look.
@@ -42,6 +42,11 @@ pub struct LockGuard {
 impl LockGuard {
     pub(super) fn new(inner: crate::LockGuard, runtime: Arc<Runtime>) -> Self {
         Self { inner, runtime }
+    }
+
+    /// The guard of the other face, which this one holds.
+    pub(super) fn inner(&self) -> &crate::LockGuard {
+        &self.inner
     }
 
     #[cfg(all(test, feature = "testing"))]

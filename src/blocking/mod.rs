@@ -177,7 +177,7 @@ impl Redlock {
     ///
     /// None is needed, as there: it does not wait.
     pub fn try_acquire(&self, key: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
-        self.lock(key).no_wait().acquire()
+        self.lock(key).without_waiting().acquire()
     }
 
     /// A request for the lock named `key`, to be adjusted and ended with [`LockRequest::acquire`] or [`LockRequest::with`].
@@ -198,12 +198,11 @@ impl Redlock {
     ///
     /// The work runs on the caller's thread and **is not stopped when the lock is lost**. It is told by its guard
     /// ([`LockGuard::is_valid`], [`LockGuard::lost`]), and should look there before each step that matters. When it has ended, the lock is
-    /// looked at once more: if it was lost by then, the result is [`WithLockError::Lost`], and what the work returned is
-    /// dropped, since part of it was done without the lock. Work that has something to tell all the same should
-    /// [acquire](Redlock::acquire) by itself.
+    /// looked at once more: if it was lost by then, the result is [`WithLockError::Lost`] with what the work returned, since
+    /// part of it was done without the lock.
     ///
     /// ```no_run
-    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), redquorum::WithLockError> {
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// let sent = redlock.with_lock("newsletter", |guard| {
     ///     let mut sent = 0;
     ///     while sent < 1_000 && guard.is_valid() {
@@ -235,7 +234,7 @@ impl Redlock {
         &self,
         key: impl AsRef<[u8]>,
         work: impl FnOnce(&LockGuard) -> T,
-    ) -> Result<T, WithLockError> {
+    ) -> Result<T, WithLockError<T>> {
         self.lock(key).with(work)
     }
 
@@ -307,17 +306,17 @@ impl Redlock {
     }
 
     /// How many outcomes of this client are known to be open at present, as the other face's
-    /// [`open_debts`](crate::Redlock::open_debts) tells. Does not block.
+    /// [`pending_cleanups`](crate::Redlock::pending_cleanups) tells. Does not block.
     ///
     /// ```no_run
     /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// println!("{} outcomes are open", redlock.open_debts());
+    /// println!("{} outcomes are open", redlock.pending_cleanups());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn open_debts(&self) -> usize {
-        self.inner.open_debts()
+    pub fn pending_cleanups(&self) -> usize {
+        self.inner.pending_cleanups()
     }
 }
 

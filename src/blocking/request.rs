@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::guard::LockGuard;
 use super::runtime::Runtime;
 use crate::client::error::{AcquireError, ResumeError, WithLockError};
+use crate::client::with_lock::judge;
 
 /// A request for a lock: adjust it, then end it with [`LockRequest::acquire`] or [`LockRequest::with`].
 ///
@@ -79,17 +80,17 @@ impl LockRequest {
         self
     }
 
-    /// Asks once. The error then is the cause itself, without [`AcquireError::WaitOver`] around it.
+    /// Asks once. The error then is the cause itself, without [`AcquireError::TimedOut`] around it.
     ///
     /// ```no_run
     /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// let free = redlock.lock("report").ttl(Duration::from_secs(3)).no_wait().acquire().is_ok();
+    /// let free = redlock.lock("report").ttl(Duration::from_secs(3)).without_waiting().acquire().is_ok();
     /// # Ok(())
     /// # }
     /// ```
-    pub fn no_wait(mut self) -> Self {
-        self.inner = self.inner.no_wait();
+    pub fn without_waiting(mut self) -> Self {
+        self.inner = self.inner.without_waiting();
         self
     }
 
@@ -109,7 +110,7 @@ impl LockRequest {
     }
 
     /// Keeps the lock alive, but not beyond this time, counted from before it was acquired: then it is lost
-    /// ([`Lost::HeldOut`](crate::Lost::HeldOut)) and released. Must be more than the least validity of an acquired lock.
+    /// ([`Lost::MaxHoldReached`](crate::Lost::MaxHoldReached)) and released. Must be more than the least validity of an acquired lock.
     ///
     /// ```no_run
     /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -178,7 +179,7 @@ impl LockRequest {
     /// [`Redlock::with_lock`](super::Redlock::with_lock), also for what becomes of work whose lock is lost.
     ///
     /// ```no_run
-    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), redquorum::WithLockError> {
+    /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
     ///
     /// let pages = redlock.lock("report").max_hold(Duration::from_secs(600)).with(|guard| {
@@ -196,17 +197,14 @@ impl LockRequest {
     /// # Fairness
     ///
     /// As with [`Redlock::acquire`](super::Redlock::acquire).
-    pub fn with<T>(self, work: impl FnOnce(&LockGuard) -> T) -> Result<T, WithLockError> {
+    pub fn with<T>(self, work: impl FnOnce(&LockGuard) -> T) -> Result<T, WithLockError<T>> {
         let guard = self.keep_alive().acquire()?;
-        let result = work(&guard);
-        if let Some(reason) = guard.lost(Duration::ZERO) {
-            let key = guard.key().escape_ascii().to_string();
-            return Err(WithLockError::Lost { key, reason });
-        }
+        let output = work(&guard);
+        let output = judge(guard.inner(), output)?;
         if let Err(error) = guard.release() {
             tracing::warn!(%error, "work under a lock ended, and its release did not go well");
         }
-        Ok(result)
+        Ok(output)
     }
 }
 

@@ -1,29 +1,21 @@
 //! Building a client: its nodes, its numbers, and the checks of both.
 
+#[cfg(feature = "testing")]
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::client::Redlock;
 use crate::client::error::BuildError;
 use crate::clock::Clock;
-use crate::config::{BACKLOG, Config, Guard, Wait};
-use crate::node::redis::address::Address;
-use crate::node::redis::{self as redis_node, Settings};
-use crate::node::{self, Census, Debts, Hints, Limits, Node, State, Wakeups};
-use crate::protocol::message::ClientId;
-use crate::protocol::quorum::{MAX_NODES, NodeId, Quorum};
-use crate::protocol::restart::RestartGuard;
+use crate::config::{Config, Delay};
+use crate::node::{Address, Node, State};
+use crate::protocol::acquire::Wait;
+use crate::protocol::quorum::{MAX_NODES, Quorum};
 use crate::protocol::validity::Drift;
-use crate::runtime::alarm::Alarm;
-use crate::runtime::janitor::{self, Balance};
-use crate::runtime::keeper::{self, Keeper};
-use crate::runtime::pace::Pace;
 use crate::runtime::shared::Shared;
+use crate::runtime::start::start;
 
 /// How long `build` waits, once a quorum is connected, for the other nodes: a healthy one needs no longer, and a client
 /// should not start with fewer nodes than it could have.
@@ -57,18 +49,11 @@ pub trait IntoNode {
 /// # Ok::<(), redquorum::BuildError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct NodeAddress(Kind);
-
-#[derive(Clone, Debug)]
-enum Kind {
-    Redis(Box<Address>),
-    #[cfg(feature = "testing")]
-    Memory(Arc<crate::node::memory::Server>),
-}
+pub struct NodeAddress(Address);
 
 impl IntoNode for &str {
     fn into_node(self) -> Result<NodeAddress, BuildError> {
-        Ok(NodeAddress(Kind::Redis(Box::new(Address::parse(self)?))))
+        Ok(NodeAddress(Address::parse(self)?))
     }
 }
 
@@ -84,9 +69,16 @@ impl IntoNode for &String {
     }
 }
 
+/// So that a borrowed list of addresses is a list of nodes: `nodes(&["redis://…", "redis://…"])`.
+impl IntoNode for &&str {
+    fn into_node(self) -> Result<NodeAddress, BuildError> {
+        (*self).into_node()
+    }
+}
+
 impl IntoNode for redis::ConnectionInfo {
     fn into_node(self) -> Result<NodeAddress, BuildError> {
-        Ok(NodeAddress(Kind::Redis(Box::new(Address::new(self)?))))
+        Ok(NodeAddress(Address::new(self)?))
     }
 }
 
@@ -99,7 +91,7 @@ impl IntoNode for NodeAddress {
 #[cfg(feature = "testing")]
 impl NodeAddress {
     pub(crate) fn memory(server: Arc<crate::node::memory::Server>) -> Self {
-        Self(Kind::Memory(server))
+        Self(Address::Memory(server))
     }
 }
 
@@ -200,9 +192,9 @@ impl RedlockBuilder {
 
     /// The life given to keys where a request names none: whole milliseconds. Default: 10 s.
     ///
-    /// Unless said otherwise it is the longest TTL of a request ([`max_ttl`](Self::max_ttl)), and with that the restart guard. Where
+    /// Unless said otherwise it is the longest TTL of a request ([`max_ttl`](Self::max_ttl)), and with that the restart delay. Where
     /// others lock for longer on the same nodes, such as the command line tool with its 10 s, set
-    /// [`restart_guard`](Self::restart_guard) to the longest of all.
+    /// [`restart_delay`](Self::restart_delay) to the longest of all.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -311,15 +303,15 @@ impl RedlockBuilder {
     /// # use std::time::Duration;
     /// # use redquorum::Redlock;
     /// let builder =
-    ///     Redlock::builder().wait_by_retrying().retry(Duration::from_millis(50), Duration::from_millis(500));
+    ///     Redlock::builder().without_wait_queue().retry_delay(Duration::from_millis(50), Duration::from_millis(500));
     /// ```
-    pub fn retry(mut self, least: Duration, most: Duration) -> Self {
+    pub fn retry_delay(mut self, least: Duration, most: Duration) -> Self {
         self.config.retry = (least, most);
         self
     }
 
-    /// Lets those who wait for a lock ask again at random moments, with the pauses of [`RedlockBuilder::retry`], instead of
-    /// standing in line at one node per key to be handed the lock by whoever releases it.
+    /// Lets those who wait for a lock ask again at random moments, with the pauses of [`RedlockBuilder::retry_delay`], instead of
+    /// waiting in the queue at one node per key to be handed the lock by whoever releases it.
     ///
     /// For clients that shall create no key but the locks themselves. All clients of a lock should agree on it: those who
     /// do not are correct all the same, only slower and less fair. See [`docs::waiting`](crate::docs::waiting).
@@ -327,10 +319,10 @@ impl RedlockBuilder {
     /// ```
     /// # use std::time::Duration;
     /// # use redquorum::Redlock;
-    /// let builder = Redlock::builder().wait_by_retrying();
+    /// let builder = Redlock::builder().without_wait_queue();
     /// ```
-    pub fn wait_by_retrying(mut self) -> Self {
-        self.config.in_line = false;
+    pub fn without_wait_queue(mut self) -> Self {
+        self.config.in_queue = false;
         self
     }
 
@@ -373,10 +365,10 @@ impl RedlockBuilder {
     /// # use std::time::Duration;
     /// # use redquorum::Redlock;
     /// // Another service takes locks of up to a minute on these nodes.
-    /// let builder = Redlock::builder().ttl(Duration::from_secs(5)).restart_guard(Duration::from_secs(60));
+    /// let builder = Redlock::builder().ttl(Duration::from_secs(5)).restart_delay(Duration::from_secs(60));
     /// ```
-    pub fn restart_guard(mut self, longest_ttl: Duration) -> Self {
-        self.config.guard = Guard::Of(longest_ttl);
+    pub fn restart_delay(mut self, longest_ttl: Duration) -> Self {
+        self.config.delay = Delay::Of(longest_ttl);
         self
     }
 
@@ -387,10 +379,10 @@ impl RedlockBuilder {
     /// # use std::time::Duration;
     /// # use redquorum::Redlock;
     /// // Nodes that a test has just started.
-    /// let builder = Redlock::builder().node("redis://127.0.0.1:7101").no_restart_guard();
+    /// let builder = Redlock::builder().node("redis://127.0.0.1:7101").without_restart_delay();
     /// ```
-    pub fn no_restart_guard(mut self) -> Self {
-        self.config.guard = Guard::Off;
+    pub fn without_restart_delay(mut self) -> Self {
+        self.config.delay = Delay::Off;
         self
     }
 
@@ -481,12 +473,13 @@ impl RedlockBuilder {
         };
         refuse_duplicates(&nodes)?;
         self.config.check(quorum)?;
-        let guard = self.config.guard()?;
+        let delay = self.config.delay()?;
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return Err(BuildError::NoRuntime) };
         let clock = self.clock.unwrap_or(Clock::system(runtime));
         let name = self.client_name.unwrap_or_else(|| format!("redquorum-{}", Uuid::new_v4()));
-        let shared = start(nodes, quorum, self.config, guard, clock, &name);
-        let redlock = Redlock { shared };
+        let addresses = nodes.into_iter().map(|node| node.0).collect();
+        let (shared, renewal) = start(addresses, quorum, self.config, delay, clock, &name);
+        let redlock = Redlock { shared, renewal };
         if !self.lazy {
             connected(&redlock.shared).await?;
             refuse_one_server_twice(&redlock.shared)?;
@@ -497,9 +490,9 @@ impl RedlockBuilder {
 
 fn refuse_duplicates(nodes: &[NodeAddress]) -> Result<(), BuildError> {
     for (second, node) in nodes.iter().enumerate() {
-        let first = nodes[..second].iter().position(|earlier| earlier.is_same_server(node));
+        let first = nodes[..second].iter().position(|earlier| earlier.0.is_same_server(&node.0));
         if let Some(first) = first {
-            let address = node.name().to_string();
+            let address = node.0.name().to_string();
             return Err(BuildError::DuplicateNode { first: first + 1, second: second + 1, address });
         }
     }
@@ -508,116 +501,12 @@ fn refuse_duplicates(nodes: &[NodeAddress]) -> Result<(), BuildError> {
 
 /// Two spellings of one server's address are one server all the same, which its run id or its marker shows.
 fn refuse_one_server_twice(shared: &Shared) -> Result<(), BuildError> {
-    let Some((first, second)) = shared.census.same_server() else { return Ok(()) };
+    let Some((first, second)) = shared.node_table.same_server() else { return Ok(()) };
     let (first, second) = (first.index(), second.index());
     let name =
         |index: usize| shared.nodes.get(index).map(|node| node.address().to_string()).unwrap_or_default();
     let address = format!("{} and {}", name(first), name(second));
     Err(BuildError::DuplicateNode { first: first + 1, second: second + 1, address })
-}
-
-impl NodeAddress {
-    fn name(&self) -> Arc<str> {
-        match &self.0 {
-            Kind::Redis(address) => address.name().clone(),
-            #[cfg(feature = "testing")]
-            Kind::Memory(server) => server.name().clone(),
-        }
-    }
-
-    fn is_same_server(&self, other: &Self) -> bool {
-        match (&self.0, &other.0) {
-            (Kind::Redis(mine), Kind::Redis(theirs)) => mine.is_same_server(theirs),
-            #[cfg(feature = "testing")]
-            (Kind::Memory(mine), Kind::Memory(theirs)) => Arc::ptr_eq(mine, theirs),
-            #[cfg(feature = "testing")]
-            _ => false,
-        }
-    }
-}
-
-/// Starts the tasks of a client: one per node, the janitor, and the keeper.
-fn start(
-    nodes: Vec<NodeAddress>,
-    quorum: Quorum,
-    config: Config,
-    guard: Option<RestartGuard>,
-    clock: Clock,
-    client_name: &str,
-) -> Arc<Shared> {
-    let shutdown = CancellationToken::new();
-    let (debts, from_nodes) = Debts::channel();
-    let limits = Limits { backlog: BACKLOG };
-    let hints = Arc::new(Hints::default());
-    let client = ClientId::from_bytes(*Uuid::new_v4().as_bytes());
-    let wakeups = Wakeups::new(client, clock.clone(), debts.clone());
-    let census = Census::new(quorum);
-    let mut doors = Vec::with_capacity(nodes.len());
-    for (index, address) in nodes.into_iter().enumerate() {
-        let id = NodeId::new(index);
-        let (door, desk) =
-            node::node(id, address.name(), limits, debts.clone(), hints.clone(), census.clone());
-        doors.push(door);
-        let (clock, shutdown) = (clock.clone(), shutdown.clone());
-        let reply_timeout = config.reply_timeout(config.ttl);
-        match address.0 {
-            Kind::Redis(address) => {
-                let settings = Settings {
-                    address: *address,
-                    connect_timeout: config.connect_timeout,
-                    reply_timeout,
-                    backlog: BACKLOG,
-                    client_name: client_name.to_owned(),
-                    prefix: config.prefix.as_slice().into(),
-                    wakeups: wakeups.clone(),
-                    in_line: config.in_line,
-                    guard,
-                    census: census.clone(),
-                };
-                tokio::spawn(redis_node::serve(desk, settings, clock, shutdown));
-            }
-            #[cfg(feature = "testing")]
-            Kind::Memory(server) => {
-                let wakeups = wakeups.clone();
-                let serving =
-                    node::memory::serve(desk, server, reply_timeout, guard, wakeups, clock, shutdown);
-                tokio::spawn(serving);
-            }
-        }
-    }
-    let nodes: Arc<[Node]> = doors.into();
-    let (balance, balance_seen) = watch::channel(Balance::default());
-    let tidying = janitor::run(
-        nodes.clone(),
-        from_nodes,
-        debts.clone(),
-        clock.clone(),
-        shutdown.clone(),
-        balance,
-        wakeups.clone(),
-    );
-    tokio::spawn(tidying);
-    let (keeper, orders) = Keeper::channel();
-    tokio::spawn(keeper::run(nodes.clone(), orders, clock.clone(), shutdown.clone()));
-    Arc::new(Shared {
-        nodes,
-        quorum,
-        config,
-        guard,
-        guard_is_short: AtomicBool::new(false),
-        alarm: Arc::new(Alarm::new(clock.clone())),
-        clock,
-        closing: CancellationToken::new(),
-        shutdown,
-        leases: AtomicUsize::new(0),
-        debts,
-        balance: balance_seen,
-        wakeups,
-        hints,
-        census,
-        pace: Pace::default(),
-        keeper,
-    })
 }
 
 /// Waits until a quorum is connected, and a little longer for the rest.
@@ -676,5 +565,53 @@ fn not_connected(shared: &Shared, within: Duration) -> BuildError {
         needed: shared.quorum.needed(),
         within,
         trouble: troubles.join("; "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{
+        BACKLOG, DEFAULT_CONNECT_TIMEOUT, DEFAULT_FENCING_RETENTION, DEFAULT_RETRY_LEAST, DEFAULT_RETRY_MOST,
+        DEFAULT_TTL, DEFAULT_WAIT, KeepAlive, MAX_KEY_LENGTH,
+    };
+    use crate::protocol::renewal;
+
+    /// The README's table has each default as it is here.
+    #[test]
+    fn readme_names_every_default() {
+        let seconds = |duration: Duration| format!("{} s", duration.as_secs());
+        let millis = |duration: Duration| format!("{} ms", duration.as_millis());
+        let (ttl, wait) = (seconds(DEFAULT_TTL), seconds(DEFAULT_WAIT));
+        let (least, most) = (millis(DEFAULT_RETRY_LEAST), millis(DEFAULT_RETRY_MOST));
+        let rows = [
+            format!("| `ttl` | {ttl} |"),
+            format!("| `wait`, `wait_forever` | {wait} |"),
+            format!("| `retry_delay` | random, up to {least} at first, doubling to {most} |"),
+            format!("| `connect_timeout` | {} |", seconds(DEFAULT_CONNECT_TIMEOUT)),
+            "| `restart_delay`, `without_restart_delay` | the longest TTL of a request".to_owned(),
+            format!("its marker | | every {}", seconds(crate::protocol::restart::LOOK_EVERY)),
+            format!("from 1 byte to {MAX_KEY_LENGTH} bytes |"),
+            format!("{BACKLOG} sets at most, {} with releases", 2 * BACKLOG),
+            format!(
+                "{} at most, then the one that ends first",
+                crate::protocol::in_doubt::MAX_DEBTS_PER_NODE
+            ),
+            format!("from 1 to {} are possible", crate::protocol::quorum::MAX_NODES),
+            format!("| {} before the end of validity |", millis(crate::runtime::alarm::EARLY)),
+            format!("| {} at most; one, where", crate::protocol::message::MOST_EXTENSIONS),
+            format!("| {} at most, others wait |", crate::runtime::renewal::work::MOST_UNDER_WAY),
+            "| `keep_alive` | only where a request asks for it |".to_owned(),
+            format!("| `fencing_retention` | {} days", DEFAULT_FENCING_RETENTION.as_secs() / 86_400),
+            format!("more than {} ahead", seconds(crate::protocol::fencing::MOST_AHEAD)),
+            "| `max_hold` | none: until it is released |".to_owned(),
+            format!("again after a {}th of the TTL", renewal::AGAIN),
+        ];
+        assert_eq!(Config::default().keeping, KeepAlive { alive: false, longest: None });
+        assert_eq!((renewal::SHARE, renewal::JITTER), (3, 3), "a third, or up to a third earlier");
+        let readme = include_str!("../../README.md");
+        for row in rows {
+            assert!(readme.contains(&row), "{row:?} is not in the README");
+        }
     }
 }

@@ -3,9 +3,11 @@
 pub(crate) mod builder;
 pub(crate) mod error;
 pub(crate) mod guard;
+mod options;
 pub(crate) mod parts;
 pub(crate) mod report;
 pub(crate) mod request;
+pub(crate) mod resume;
 pub(crate) mod status;
 pub(crate) mod with_lock;
 
@@ -16,6 +18,7 @@ use std::time::Duration;
 use crate::node::Node;
 use crate::node::redis::LINGER;
 use crate::runtime::inspect;
+use crate::runtime::renewal::Renewal;
 use crate::runtime::shared::Shared;
 
 pub use builder::{IntoNode, NodeAddress, RedlockBuilder};
@@ -23,9 +26,10 @@ pub use error::{
     AcquireError, BuildError, ExtendError, InvalidRequest, ReleaseError, ResumeError, WithLockError,
 };
 pub use guard::LockGuard;
-pub use parts::{LockParts, ResumeRequest};
+pub use parts::LockParts;
 pub use report::{Inspection, NodeInspection, NodeReport, NodeState, Outcome, Report};
 pub use request::LockRequest;
+pub use resume::ResumeRequest;
 pub use status::{Health, NodeStatus, NodeVote, Persistence, Role};
 
 /// How soon, at first, and how often, in the long run, a closing client looks whether all is settled. Looking costs nobody
@@ -58,10 +62,15 @@ const LOOK_WHETHER_IDLE: (Duration, Duration) = (Duration::from_millis(1), Durat
 #[derive(Clone)]
 pub struct Redlock {
     pub(crate) shared: Arc<Shared>,
+    /// What extends the locks that are kept alive. Beside what is shared, since drivers of kept leases share that.
+    renewal: Arc<Renewal>,
 }
 
 impl Redlock {
     /// Acquires the lock named `key`, waiting for it as long as configured (30 s by default), with the client's TTL.
+    ///
+    /// Prefer this if the client's settings fit. [`Redlock::lock`] is the same request with settings of its own:
+    /// `redlock.lock(key).ttl(…).await`.
     ///
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -75,8 +84,8 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`AcquireError::WaitOver`] with the last cause; [`AcquireError::Guarded`] where the restart guard certainly outlasts
-    /// the wait; [`AcquireError::TokensSpent`] for a fenced request; [`AcquireError::Closed`]; [`AcquireError::Invalid`];
+    /// [`AcquireError::TimedOut`] with the last cause; [`AcquireError::NodesTooYoung`] where the restart delay certainly outlasts
+    /// the wait; [`AcquireError::TokensExhausted`] for a fenced request; [`AcquireError::Closed`]; [`AcquireError::Invalid`];
     /// [`AcquireError::NoRandomness`].
     ///
     /// # Cancellation safety
@@ -86,11 +95,11 @@ impl Redlock {
     ///
     /// # Fairness
     ///
-    /// First come, first served among those who wait in line at one node, in whatever process they are. A newcomer may get
-    /// in between a release and the next waiter's claim, and the line is made anew where its node is lost. With
-    /// [`RedlockBuilder::wait_by_retrying`], none.
+    /// First come, first served among those who wait in the queue at one node, in whatever process they are. A newcomer may get
+    /// in between a release and the next waiter's claim, and the queue is made anew where its node is lost. With
+    /// [`RedlockBuilder::without_wait_queue`], none.
     ///
-    /// [`RedlockBuilder::wait_by_retrying`]: crate::RedlockBuilder::wait_by_retrying
+    /// [`RedlockBuilder::without_wait_queue`]: crate::RedlockBuilder::without_wait_queue
     pub async fn acquire(&self, key: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
         self.lock(key).await
     }
@@ -111,7 +120,7 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`AcquireError::Held`], [`AcquireError::NoQuorum`], [`AcquireError::Guarded`] or [`AcquireError::ValidityExhausted`],
+    /// [`AcquireError::Held`], [`AcquireError::NoQuorum`], [`AcquireError::NodesTooYoung`] or [`AcquireError::TooSlow`],
     /// each with what every node answered; [`AcquireError::Closed`]; [`AcquireError::Invalid`];
     /// [`AcquireError::NoRandomness`].
     ///
@@ -121,10 +130,10 @@ impl Redlock {
     ///
     /// # Fairness
     ///
-    /// None is needed: it does not wait. It does not get in before those who wait in line, except between a release and the
+    /// None is needed: it does not wait. It does not get in before those who wait in the queue, except between a release and the
     /// next waiter's claim.
     pub async fn try_acquire(&self, key: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
-        self.lock(key).no_wait().await
+        self.lock(key).without_waiting().await
     }
 
     /// A request for the lock named `key`, to be adjusted and awaited.
@@ -160,7 +169,22 @@ impl Redlock {
     /// Dropping the future changes nothing.
     pub async fn inspect(&self, key: impl AsRef<[u8]>) -> Result<Inspection, InvalidRequest> {
         let key = self.shared.config.key(key.as_ref())?;
-        Ok(inspect::inspect(&self.shared, key).await)
+        let told = inspect::inspect(&self.shared, &key).await;
+        Ok(Inspection::new(&key, told, &self.shared.nodes))
+    }
+
+    /// Whether a majority of the nodes is connected and may vote now: what a readiness probe asks. Sends nothing.
+    ///
+    /// `true` does not say that a lock is free, and `false` ends by itself when nodes come back or are old enough.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: redquorum::Redlock) {
+    /// let status = if redlock.has_quorum() { 200 } else { 503 };
+    /// # }
+    /// ```
+    pub fn has_quorum(&self) -> bool {
+        let votes = |node: &NodeStatus| node.health == Health::Up && node.vote == NodeVote::Counts;
+        self.nodes().iter().filter(|node| votes(node)).count() >= self.shared.quorum.needed()
     }
 
     /// How each node is, in the configured order: connected or not, what its vote is worth, and what the server tells of
@@ -221,7 +245,7 @@ impl Redlock {
         // Their releases get through the doors before these close. On a runtime that stands still nobody waits for that.
         tokio::select! {
             biased;
-            () = shared.keeper.close() => {}
+            () = self.renewal.close() => {}
             () = shared.clock.pause(LINGER) => {}
         }
         shared.shutdown.cancel();
@@ -237,11 +261,11 @@ impl Redlock {
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// println!("{} outcomes are open", redlock.open_debts());
+    /// println!("{} outcomes are open", redlock.pending_cleanups());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn open_debts(&self) -> usize {
+    pub fn pending_cleanups(&self) -> usize {
         self.shared.balance.borrow().open
     }
 }

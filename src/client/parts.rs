@@ -4,25 +4,18 @@
 //! the same clock, a duration to nobody.
 
 use std::fmt;
-use std::future::IntoFuture;
-use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::Redlock;
-use crate::client::error::{InvalidRequest, ResumeError};
-use crate::client::guard::LockGuard;
-use crate::config::{Config, Keeping};
-use crate::protocol::fencing::{Carry, END, FencingToken};
-use crate::protocol::lease::Lease;
+use crate::config::{Config, InvalidRequest};
+use crate::protocol::fencing::{END, FencingToken};
+use crate::protocol::lease::{Lease, Resumed};
 use crate::protocol::message::{Key, Owner};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
-use crate::runtime::resume;
 use crate::runtime::shared::Shared;
 
-/// A held lock taken out of its guard ([`LockGuard::into_parts`]), for another process to go on with
-/// ([`Redlock::resume`]).
+/// A held lock taken out of its guard ([`LockGuard::into_parts`](crate::LockGuard::into_parts)), for another process to go on
+/// with ([`Redlock::resume`](crate::Redlock::resume)).
 ///
 /// Plain data: dropping it releases nothing, the keys' TTL does. Whoever has the parts has the lock, so hand them to one
 /// process only, and resume them once; that is the one thing that cannot be checked here.
@@ -52,7 +45,7 @@ use crate::runtime::shared::Shared;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LockParts {
     key: Vec<u8>,
-    /// With which the key begins: it names the line and the counter as well.
+    /// With which the key begins: it names the queue and the counter as well.
     prefix: Vec<u8>,
     /// 32 upper-case hex digits.
     owner: String,
@@ -154,18 +147,21 @@ impl LockParts {
         self.settled
     }
 
-    /// Before which moment, on this clock, the lock has to be confirmed: without limit where the nodes themselves can tell.
-    /// `None` where there is no knowing.
-    pub(crate) fn deadline(&self, shared: &Shared) -> Option<Instant> {
+    /// What they say of the lease, on this clock: it has to be confirmed before its old end, or at any time if the nodes
+    /// themselves can tell. `None` if there is no knowing.
+    pub(crate) fn resumed(&self, shared: &Shared) -> Option<Resumed> {
         let here = shared.clock.identity();
-        match &self.until {
+        let before = match &self.until {
             Some(until) if here.as_ref() == Some(&until.clock) => {
-                Some(shared.clock.of_machine(Instant::from_nanos(until.nanos)))
+                shared.clock.of_machine(Instant::from_nanos(until.nanos))
             }
-            _ => self.settled.then_some(Instant::FAR_FUTURE),
-        }
+            _ if self.settled => Instant::FAR_FUTURE,
+            _ => return None,
+        };
+        Some(Resumed { longest: self.longest(), before, owed: !self.settled })
     }
 
+    /// The longest life that was ever given to the key.
     pub(crate) fn longest(&self) -> Ttl {
         Ttl::unchecked(self.longest)
     }
@@ -194,179 +190,5 @@ impl fmt::Debug for LockParts {
             .field("remaining", &self.remaining)
             .field("portable", &self.settled)
             .finish_non_exhaustive()
-    }
-}
-
-impl LockGuard {
-    /// Takes the lock out of its guard without releasing it, for another process to go on with. It is not extended any more
-    /// until [`Redlock::resume`].
-    ///
-    /// Waits for nodes that still owe an answer to the acquire, one reply timeout at most: without their answers, the parts
-    /// are good on this machine only ([`LockParts::is_portable`]).
-    ///
-    /// ```no_run
-    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
-    /// # use std::time::Duration;
-    /// let parts = redlock.acquire("invoice:4711").await?.into_parts().await?;
-    /// assert!(parts.is_portable(), "only on this machine");
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Why the lock is not held any more. It is released then.
-    ///
-    /// # Cancellation safety
-    ///
-    /// Dropping the future releases the lock.
-    pub async fn into_parts(self) -> Result<LockParts, crate::Lost> {
-        if let Some(lost) = self.lost_now() {
-            return Err(lost);
-        }
-        let (_lease, shared, mut driver) = self.dissolve().await.ok_or(crate::Lost::Released)?;
-        let timeout = shared.config.reply_timeout(shared.config.ttl);
-        driver.answered_by(shared.clock.now().after(timeout)).await;
-        let parts = LockParts::of(driver.lease(), &shared).ok_or(crate::Lost::Expired)?;
-        driver.mutate(|lease, _| lease.hand_on());
-        Ok(parts)
-    }
-}
-
-impl Redlock {
-    /// A request to go on with a lock that was taken apart: adjust it, then `.await` it. It is held once a quorum of the
-    /// nodes has confirmed, by an extension, that it still carries it.
-    ///
-    /// The client must have the same nodes and the same prefix as the one that took the lock apart; another prefix is refused.
-    ///
-    /// ```no_run
-    /// # async fn example(here: redquorum::Redlock, there: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
-    /// let guard = here.acquire("invoice:4711").await?;
-    /// let parts = guard.into_parts().await?;
-    /// // … to another process …
-    /// let guard = there.resume(parts).keep_alive().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn resume(&self, parts: LockParts) -> ResumeRequest {
-        ResumeRequest { redlock: self.clone(), parts, ttl: None, keeping: self.shared.config.keeping }
-    }
-}
-
-/// A request to go on with a lock from elsewhere: adjust it, then `.await` it.
-///
-/// ```no_run
-/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
-/// # use std::time::Duration;
-/// # let parts = redlock.acquire("invoice:4711").await?.into_parts().await?;
-/// use redquorum::ResumeError;
-///
-/// match redlock.resume(parts).ttl(Duration::from_secs(5)).await {
-///     Ok(guard) => println!("held again for {:?}", guard.remaining()),
-///     Err(ResumeError::Unconfirmed { parts, .. }) => println!("again, with {parts:?}"),
-///     Err(error) => return Err(error.into()),
-/// }
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-///
-/// [`ResumeError::Unconfirmed`] gives the parts back, and trying again is right. All others are final.
-///
-/// # Cancellation safety
-///
-/// Dropping the future releases the lock, once it has begun.
-#[derive(Clone, Debug)]
-#[must_use = "a request does nothing until it is awaited"]
-pub struct ResumeRequest {
-    redlock: Redlock,
-    parts: LockParts,
-    ttl: Option<Duration>,
-    keeping: Keeping,
-}
-
-impl ResumeRequest {
-    /// The life given to the key from now on, in place of the client's TTL: whole milliseconds, more than the drift allowance,
-    /// at most the client's maximum.
-    ///
-    /// ```no_run
-    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
-    /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report").await?.into_parts().await?;
-    /// let guard = redlock.resume(parts).ttl(Duration::from_secs(5)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
-        self
-    }
-
-    /// Keeps the lock alive, as [`LockRequest::keep_alive`](crate::LockRequest::keep_alive) does.
-    ///
-    /// ```no_run
-    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
-    /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report").await?.into_parts().await?;
-    /// let guard = redlock.resume(parts).keep_alive().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn keep_alive(mut self) -> Self {
-        self.keeping.alive = true;
-        self
-    }
-
-    /// Keeps the lock alive, but not beyond this time from now.
-    ///
-    /// ```no_run
-    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
-    /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report").await?.into_parts().await?;
-    /// let guard = redlock.resume(parts).max_hold(Duration::from_secs(600)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn max_hold(mut self, longest: Duration) -> Self {
-        self.keeping = Keeping { alive: true, longest: Some(longest) };
-        self
-    }
-
-    /// Does not keep the lock alive, where the client does so with all others.
-    ///
-    /// ```no_run
-    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
-    /// # use std::time::Duration;
-    /// # let parts = redlock.acquire("report").await?.into_parts().await?;
-    /// let guard = redlock.resume(parts).without_keep_alive().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn without_keep_alive(mut self) -> Self {
-        self.keeping.alive = false;
-        self
-    }
-
-    async fn resume(self) -> Result<LockGuard, ResumeError> {
-        let Self { redlock, parts, ttl, keeping } = self;
-        let shared: Arc<Shared> = redlock.shared;
-        let keeping = keeping.in_force();
-        let terms = shared.config.terms(shared.quorum, ttl.unwrap_or(shared.config.ttl), keeping)?;
-        let (key, owner) = parts.read(&shared.config)?;
-        let retention = shared.config.retention();
-        let carry = parts.fencing_token().map(|token| Carry { token, retention });
-        let request = resume::Request { key, owner, terms, keeping, carry };
-        let (driver, lease) = resume::resume(&shared, request, parts).await?;
-        Ok(LockGuard::new(shared, driver, lease, keeping.alive.then_some(terms.ttl)))
-    }
-}
-
-impl IntoFuture for ResumeRequest {
-    type Output = Result<LockGuard, ResumeError>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.resume())
     }
 }

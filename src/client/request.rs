@@ -9,9 +9,12 @@ use tracing::Instrument;
 use crate::client::Redlock;
 use crate::client::error::AcquireError;
 use crate::client::guard::LockGuard;
-use crate::config::{InvalidRequest, Keeping, Wait};
+use crate::client::options::Options;
+use crate::config::InvalidRequest;
 use crate::meter;
-use crate::runtime::acquire::{self, Request};
+use crate::protocol::acquire::Wait;
+use crate::runtime::acquire;
+use crate::runtime::attempt::Request;
 
 /// A request for a lock: adjust it, then `.await` it.
 ///
@@ -40,17 +43,14 @@ use crate::runtime::acquire::{self, Request};
 pub struct LockRequest {
     redlock: Redlock,
     name: Box<[u8]>,
-    ttl: Option<Duration>,
-    wait: Option<Wait>,
-    keeping: Keeping,
-    fenced: bool,
+    options: Options,
 }
 
 impl LockRequest {
     /// A request with the client's settings.
     pub(super) fn new(redlock: Redlock, name: Box<[u8]>) -> Self {
-        let keeping = redlock.shared.config.keeping;
-        Self { redlock, name, ttl: None, wait: None, keeping, fenced: false }
+        let options = Options::of(&redlock.shared.config);
+        Self { redlock, name, options }
     }
 
     /// The life given to the key on each node, in place of the client's TTL: whole milliseconds, more than the drift
@@ -64,7 +64,7 @@ impl LockRequest {
     /// # }
     /// ```
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
+        self.options.ttl = Some(ttl);
         self
     }
 
@@ -78,7 +78,7 @@ impl LockRequest {
     /// # }
     /// ```
     pub fn wait(mut self, limit: Duration) -> Self {
-        self.wait = Some(Wait::AtMost(limit));
+        self.options.wait = Some(Wait::AtMost(limit));
         self
     }
 
@@ -92,21 +92,21 @@ impl LockRequest {
     /// # }
     /// ```
     pub fn wait_forever(mut self) -> Self {
-        self.wait = Some(Wait::Unlimited);
+        self.options.wait = Some(Wait::Unlimited);
         self
     }
 
-    /// Asks once. The error then is the cause itself, without [`AcquireError::WaitOver`] around it.
+    /// Asks once. The error then is the cause itself, without [`AcquireError::TimedOut`] around it.
     ///
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// let free = redlock.lock("report").ttl(Duration::from_secs(3)).no_wait().await.is_ok();
+    /// let free = redlock.lock("report").ttl(Duration::from_secs(3)).without_waiting().await.is_ok();
     /// # Ok(())
     /// # }
     /// ```
-    pub fn no_wait(mut self) -> Self {
-        self.wait = Some(Wait::No);
+    pub fn without_waiting(mut self) -> Self {
+        self.options.wait = Some(Wait::No);
         self
     }
 
@@ -131,12 +131,12 @@ impl LockRequest {
     ///
     /// [`RedlockBuilder::max_hold`]: crate::RedlockBuilder::max_hold
     pub fn keep_alive(mut self) -> Self {
-        self.keeping.alive = true;
+        self.options.keep_alive();
         self
     }
 
     /// Keeps the lock alive, but not beyond this time, counted from before it was acquired: then it is lost
-    /// ([`Lost::HeldOut`](crate::Lost::HeldOut)) and released. Must be more than the least validity of an acquired lock.
+    /// ([`Lost::MaxHoldReached`](crate::Lost::MaxHoldReached)) and released. Must be more than the least validity of an acquired lock.
     ///
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -146,7 +146,7 @@ impl LockRequest {
     /// # }
     /// ```
     pub fn max_hold(mut self, longest: Duration) -> Self {
-        self.keeping = Keeping { alive: true, longest: Some(longest) };
+        self.options.keep_at_most(longest);
         self
     }
 
@@ -160,8 +160,7 @@ impl LockRequest {
     /// # }
     /// ```
     pub fn without_keep_alive(mut self) -> Self {
-        // A maximum hold stays, for whoever keeps it alive after all, as work under a lock does.
-        self.keeping.alive = false;
+        self.options.do_not_keep();
         self
     }
 
@@ -185,31 +184,31 @@ impl LockRequest {
     /// # }
     /// ```
     pub fn fenced(mut self) -> Self {
-        self.fenced = true;
+        self.options.fenced = true;
         self
     }
 
     fn check(&self) -> Result<Request, InvalidRequest> {
         let shared = &self.redlock.shared;
         let key = shared.config.key(&self.name)?;
-        let keeping = self.keeping.in_force();
-        let ttl = self.ttl.unwrap_or(shared.config.ttl);
-        let terms = shared.config.terms(shared.quorum, ttl, keeping)?;
-        let wait = self.wait.unwrap_or(shared.config.wait);
-        let fenced = self.fenced.then(|| shared.config.retention());
+        let (terms, keeping) = self.options.terms(&shared.config, shared.quorum)?;
+        let wait = self.options.wait.unwrap_or(shared.config.wait);
+        let fenced = self.options.fenced.then(|| shared.config.retention());
         Ok(Request { key, terms, wait, keeping, fenced })
     }
 
     async fn acquire(self) -> Result<LockGuard, AcquireError> {
         let request = self.check()?;
-        let shared = self.redlock.shared;
+        let Redlock { shared, renewal } = self.redlock;
         let span = tracing::debug_span!("acquire", key = %request.key);
         let metered = meter::Acquire::begin(|| shared.clock.now());
         let acquired = acquire::acquire(&shared, &request).instrument(span).await;
-        let lease = acquired.as_ref().map(|(driver, _)| driver.lease());
+        let acquired = acquired.map_err(|why| AcquireError::of(why, &request, &shared.nodes));
+        let lease = acquired.as_ref().map(|(driver, _)| driver.lease()).map_err(AcquireError::label);
         metered.end(lease, || shared.clock.now());
         let (driver, lease) = acquired?;
-        Ok(LockGuard::new(shared, driver, lease, request.keeping.alive.then_some(request.terms.ttl)))
+        let kept = request.keeping.alive.then_some((&renewal, request.terms.ttl));
+        Ok(LockGuard::new(shared, driver, lease, kept))
     }
 }
 

@@ -7,6 +7,7 @@ use std::task::Poll;
 use crate::client::error::WithLockError;
 use crate::client::guard::LockGuard;
 use crate::client::{LockRequest, Redlock};
+use crate::runtime::loss::Lost;
 
 impl Redlock {
     /// Runs `work` under the lock named `key`: acquires it as [`Redlock::acquire`] does, keeps it alive for as long as the
@@ -14,7 +15,8 @@ impl Redlock {
     ///
     /// The work runs in the caller's task. What it returns comes back as it is, a `Result` included. When the lock is
     /// lost, the work is dropped where it stands: at its next await, so a step that never awaits is not interrupted. Its lock
-    /// is looked at before each step.
+    /// is looked at before each step, and once more after the last: work that came to its end without it is an error, too,
+    /// which has what the work returned.
     ///
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -35,8 +37,9 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`WithLockError::Acquire`]: the work was not begun. [`WithLockError::Lost`]: it was dropped half-way. Trouble with
-    /// the release after the work is not the work's: it is told by `tracing`, and settled in the background.
+    /// [`WithLockError::Acquire`]: the work was not begun. [`WithLockError::Lost`]: it was dropped half-way, or ended after its
+    /// lock. Trouble with the release after the work is not the work's: it is told by `tracing`, and settled in the
+    /// background.
     ///
     /// # Panics
     ///
@@ -59,7 +62,7 @@ impl Redlock {
         &self,
         key: impl AsRef<[u8]>,
         work: impl AsyncFnOnce(&LockGuard) -> T,
-    ) -> Result<T, WithLockError> {
+    ) -> Result<T, WithLockError<T>> {
         self.lock(key).with(work).await
     }
 }
@@ -68,7 +71,7 @@ impl LockRequest {
     /// Runs `work` under the lock of this request, which is kept alive meanwhile. See [`Redlock::with_lock`].
     ///
     /// ```no_run
-    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), redquorum::WithLockError> {
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
     ///
     /// let hour = Duration::from_secs(3600);
@@ -88,7 +91,7 @@ impl LockRequest {
     /// # Fairness
     ///
     /// As with [`Redlock::acquire`].
-    pub async fn with<T>(self, work: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, WithLockError> {
+    pub async fn with<T>(self, work: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, WithLockError<T>> {
         let guard = self.keep_alive().await?;
         let ended = watched(&guard, work(&guard)).await;
         finish(guard, ended).await
@@ -105,7 +108,7 @@ impl LockRequest {
     ///
     /// type Work<'g> = Pin<Box<dyn Future<Output = u32> + Send + 'g>>;
     ///
-    /// fn start<F>(redlock: Redlock, work: F) -> tokio::task::JoinHandle<Result<u32, WithLockError>>
+    /// fn start<F>(redlock: Redlock, work: F) -> tokio::task::JoinHandle<Result<u32, WithLockError<u32>>>
     /// where
     ///     F: for<'g> FnOnce(&'g LockGuard) -> Work<'g> + Send + 'static,
     /// {
@@ -130,7 +133,7 @@ impl LockRequest {
     pub async fn with_boxed<T>(
         self,
         work: impl for<'g> FnOnce(&'g LockGuard) -> Pin<Box<dyn Future<Output = T> + Send + 'g>>,
-    ) -> Result<T, WithLockError> {
+    ) -> Result<T, WithLockError<T>> {
         let guard = self.keep_alive().await?;
         let ended = watched(&guard, work(&guard)).await;
         finish(guard, ended).await
@@ -138,7 +141,7 @@ impl LockRequest {
 }
 
 /// Polls the work for as long as the lock is held.
-async fn watched<T>(guard: &LockGuard, work: impl Future<Output = T>) -> Result<T, WithLockError> {
+async fn watched<T>(guard: &LockGuard, work: impl Future<Output = T>) -> Result<T, WithLockError<T>> {
     let mut work = pin!(work);
     let mut lost = pin!(guard.lost());
     poll_fn(|cx| {
@@ -148,16 +151,28 @@ async fn watched<T>(guard: &LockGuard, work: impl Future<Output = T>) -> Result<
             Poll::Pending => guard.lost_now(),
         };
         if let Some(reason) = reason {
-            let key = guard.key().escape_ascii().to_string();
-            return Poll::Ready(Err(WithLockError::Lost { key, reason }));
+            return Poll::Ready(Err(lost_to(guard, reason, None)));
         }
-        work.as_mut().poll(cx).map(Ok)
+        work.as_mut().poll(cx).map(|output| judge(guard, output))
     })
     .await
 }
 
+/// What the output of work is worth that came to its end: the clock is looked at once more, since a step may have taken longer
+/// than its lock lasted, and starved the renewal and every timer meanwhile.
+pub(crate) fn judge<T>(guard: &LockGuard, output: T) -> Result<T, WithLockError<T>> {
+    match guard.lost_now() {
+        Some(reason) => Err(lost_to(guard, reason, Some(output))),
+        None => Ok(output),
+    }
+}
+
+fn lost_to<T>(guard: &LockGuard, reason: Lost, output: Option<T>) -> WithLockError<T> {
+    WithLockError::Lost { key: guard.key().escape_ascii().to_string(), reason, output }
+}
+
 /// Releases. What the work returned is not held back by trouble with that.
-async fn finish<T>(guard: LockGuard, ended: Result<T, WithLockError>) -> Result<T, WithLockError> {
+async fn finish<T>(guard: LockGuard, ended: Result<T, WithLockError<T>>) -> Result<T, WithLockError<T>> {
     if ended.is_ok()
         && let Err(error) = guard.release().await
     {

@@ -9,13 +9,9 @@
 //! it, and what is not settled goes to the janitor: no caller has to stay alive for that.
 
 #[cfg(feature = "runtime")]
-mod census;
+mod address;
 #[cfg(feature = "runtime")]
-mod door;
-#[cfg(feature = "runtime")]
-mod hints;
-#[cfg(feature = "runtime")]
-mod mailbox;
+mod handle;
 #[cfg(feature = "testing")]
 pub(crate) mod memory;
 #[cfg(feature = "runtime")]
@@ -23,16 +19,8 @@ pub(crate) mod redis;
 #[cfg(feature = "runtime")]
 mod silence;
 pub mod store;
-#[cfg(feature = "runtime")]
-mod wakeups;
 
 #[cfg(feature = "runtime")]
-pub(crate) use census::{Adoption, Census, Facts};
+pub(crate) use address::Address;
 #[cfg(feature = "runtime")]
-pub(crate) use door::{Call, Debts, Desk, Limits, Node, Notice, State, node};
-#[cfg(feature = "runtime")]
-pub(crate) use hints::Hints;
-#[cfg(feature = "runtime")]
-pub(crate) use mailbox::{Delivery, Mailbox, News, Request};
-#[cfg(feature = "runtime")]
-pub(crate) use wakeups::{Registered, Seat, Wakeups};
+pub(crate) use handle::{Call, Inbox, Limits, Node, Outgoing, State, node};

@@ -157,7 +157,7 @@ pub struct Fencing {
     /// The highest number among the granting nodes, and who gave it.
     highest: u64,
     standing: NodeSet,
-    /// Who granted a claim of the acquire: there the key lives for the whole TTL. A vote that the owner was handed in line
+    /// Who granted a claim of the acquire: there the key lives for the whole TTL. A vote that the owner was handed in the queue
     /// is this owner's as well, and ends sooner.
     claimed: NodeSet,
     /// Q nodes stand at it.
@@ -165,16 +165,15 @@ pub struct Fencing {
 }
 
 impl Fencing {
-    /// Of an acquire whose clock was started at `started`. The candidate is the client's wall clock, in microseconds.
-    pub fn new(candidate: u64, retention: Retention, started: Instant) -> Self {
-        let standing = NodeSet::EMPTY;
-        Self { candidate, retention, started, highest: 0, standing, claimed: standing, settled: false }
-    }
-
-    /// Of a lease that has its token from elsewhere.
-    pub fn carrying(carry: Carry, started: Instant) -> Self {
-        let Carry { token, retention } = carry;
-        Self { highest: token.0, settled: true, ..Self::new(token.0, retention, started) }
+    /// Of an acquire whose clock was started at `started`. With [`Fence::Carry`] it has its token already.
+    pub fn new(fence: Fence, started: Instant) -> Self {
+        let (candidate, retention, highest) = match fence {
+            Fence::Advance { candidate, retention } => (candidate, retention, 0),
+            Fence::Carry(Carry { token, retention }) => (token.0, retention, token.0),
+        };
+        let settled = matches!(fence, Fence::Carry(_));
+        let (standing, claimed) = (NodeSet::EMPTY, NodeSet::EMPTY);
+        Self { candidate, retention, started, highest, standing, claimed, settled }
     }
 
     /// When the acquire's clock was started.
@@ -301,7 +300,7 @@ mod tests {
     #[test]
     fn token_is_agreed_by_a_quorum_of_grants() {
         let (three, retention) = (Quorum::of(3).unwrap(), WEEK);
-        let mut same = Fencing::new(10, retention, Instant::default());
+        let mut same = Fencing::new(Fence::Advance { candidate: 10, retention }, Instant::default());
         same.granted(NodeId::new(0), FencingToken(10));
         same.granted(NodeId::new(0), FencingToken(10));
         assert!(!same.is_agreed(three), "one node, whatever it repeats");
@@ -309,7 +308,7 @@ mod tests {
         assert!(same.is_agreed(three));
         assert_eq!(same.token(), None, "not before it is settled");
 
-        let mut split = Fencing::new(10, retention, Instant::default());
+        let mut split = Fencing::new(Fence::Advance { candidate: 10, retention }, Instant::default());
         for (node, number) in [(0, 10), (1, 12), (2, 10)] {
             split.granted(NodeId::new(node), FencingToken(number));
         }

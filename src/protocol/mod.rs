@@ -7,6 +7,8 @@
 //!
 //! Public for the project's own simulation, which is another crate. It is no part of the stable interface.
 
+pub mod acquire;
+pub mod answer;
 pub mod backoff;
 pub mod fencing;
 pub mod in_doubt;

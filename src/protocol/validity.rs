@@ -130,6 +130,18 @@ impl Validity {
         self.until
     }
 
+    /// The least TTL whose validity, counted from `now`, ends no sooner than this one: what is left, and the allowance for
+    /// drift on top, in whole milliseconds. It is no longer than the TTL that this validity came from.
+    ///
+    /// (left + 2 ms) ÷ (1 − drift), rounded up: the TTL for which ttl − (ttl × drift + 2 ms) is what is left.
+    pub fn ttl_from(self, now: Instant, drift: Drift) -> Ttl {
+        let needed = self.remaining(now).saturating_add(ROUNDING).as_nanos();
+        let kept = MILLION.saturating_sub(u128::from(drift.parts_per_million)).max(1);
+        let nanos = needed.saturating_mul(MILLION).div_ceil(kept);
+        let millis = u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        Ttl::unchecked(Duration::from_millis(millis))
+    }
+
     /// What is left at `now`, zero when it is over.
     pub fn remaining(self, now: Instant) -> Duration {
         self.until.since(now)
@@ -174,6 +186,36 @@ mod tests {
         assert!(validity.holds_at(started.after(ms(9_897))));
         assert!(!validity.holds_at(started.after(ms(9_898))), "the deadline itself is too late");
         assert_eq!(validity.remaining(started.after(ms(20_000))), Duration::ZERO);
+    }
+
+    /// The TTL that keeps a validity is the least that does, and never more than the one it came from; at its end next to
+    /// nothing.
+    #[test]
+    fn the_least_ttl_keeps_the_validity() {
+        let started = Instant::from_nanos(7_654_321);
+        for drift in [0, 1, 10_000, 333_333, 900_000].map(Drift::parts_per_million) {
+            for millis in [30, 999, 10_000, 3_600_000] {
+                let ttl = Ttl::new(ms(millis), drift, ms(millis)).expect("more than the allowance");
+                let validity = Validity::new(started, ttl, drift);
+                for passed in [0, 1, 999_999, 1_000_000, 3_210_987, 29_999_999] {
+                    let now = started.after(Duration::from_nanos(passed));
+                    let least = validity.ttl_from(now, drift);
+
+                    assert!(least <= ttl, "{least:?} of {ttl:?}");
+                    assert!(
+                        Validity::new(now, least, drift).until() >= validity.until(),
+                        "{least:?} of {ttl:?}"
+                    );
+                    let less = Ttl::unchecked(least.duration() - ms(1));
+                    let shorter = Validity::new(now, less, drift).until() < validity.until();
+                    assert!(shorter || validity.remaining(now).is_zero(), "{less:?} of {ttl:?} would do");
+                }
+                assert!(validity.ttl_from(validity.until(), drift) < ttl);
+            }
+        }
+        let all = Drift::parts_per_million(u32::MAX);
+        let endless = Validity { until: Instant::FAR_FUTURE };
+        assert!(endless.ttl_from(started, all) >= Ttl::unchecked(ms(u64::from(u32::MAX))), "nothing wraps");
     }
 
     /// Rule 9: what cannot be a TTL is refused before anything is sent.

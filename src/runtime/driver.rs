@@ -1,6 +1,6 @@
 //! Carries one lease's messages between the protocol and the nodes.
 //!
-//! A driver has one owner at a time and moves: acquire future, then guard, or keeper and back. It decides nothing. Dropping it at any await
+//! A driver has one owner at a time and moves: acquire future, then guard, or renewal and back. It decides nothing. Dropping it at any await
 //! releases what was set: that one `Drop` is all of cancel safety, because the nodes own every call they admitted, and
 //! the debts that travel with the releases outlive everybody.
 
@@ -9,17 +9,19 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 
-use super::term::Watched;
+use super::loss::Watched;
 use crate::clock::Clock;
 use crate::meter;
-use crate::node::{Delivery, Mailbox, Registered, Request};
+use crate::node::Outgoing;
+use crate::protocol::answer::Answer;
 use crate::protocol::in_doubt::Doubt;
-use crate::protocol::lease::{CallId, Event, Lease, Send};
-use crate::protocol::message::{ConnectionId, NotSent, Operation, Reply};
+use crate::protocol::lease::{Event, Lease, ToSend};
+use crate::protocol::message::{CallId, ConnectionId, NotSent, Operation};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::round::Round;
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
+use crate::registry::{Listening, Mailbox};
 use crate::runtime::shared::Shared;
 
 /// A lease and its calls in flight.
@@ -29,8 +31,8 @@ pub(crate) struct Driver {
     mailbox: Option<Arc<Mailbox>>,
     watched: Arc<Watched>,
     hold: meter::Hold,
-    /// Where the owner stood in line: until its releases have been handed to the nodes, it is listened for.
-    registered: Option<Box<Registered>>,
+    /// Where the owner waited in the queue: until its releases have been handed to the nodes, it is listened for.
+    listening: Option<Box<Listening>>,
     shared: Arc<Shared>,
 }
 
@@ -39,7 +41,7 @@ impl Driver {
     pub(crate) fn start(lease: Lease, shared: Arc<Shared>) -> Self {
         let (lease, watched, hold) = (Box::new(lease), Arc::default(), meter::Hold::default());
         let mut driver =
-            Self { lease, mailbox: Some(Mailbox::new()), watched, hold, registered: None, shared };
+            Self { lease, mailbox: Some(Mailbox::new()), watched, hold, listening: None, shared };
         driver.pump();
         driver
     }
@@ -70,10 +72,9 @@ impl Driver {
     pub(crate) fn round(&self) -> Round {
         let mut round = self.lease.round().clone();
         if let Some(mailbox) = &self.mailbox {
-            mailbox.look(|delivery| {
-                if CallId(delivery.call as u32) == self.lease.call() {
-                    let reply = self.lease.weigh(delivery.reply.clone(), delivery.creates, delivery.standing);
-                    round.record(delivery.node, reply, delivery.at);
+            mailbox.look(|answer| {
+                if answer.call == self.lease.call() {
+                    round.record(answer.node, self.lease.weighed(answer), answer.read);
                 }
             });
         }
@@ -86,8 +87,8 @@ impl Driver {
     }
 
     /// Keeps the owner listened for as long as the driver lives.
-    pub(crate) fn listen(&mut self, registered: Option<Registered>) {
-        self.registered = registered.map(Box::new);
+    pub(crate) fn listen(&mut self, listening: Option<Listening>) {
+        self.listening = listening.map(Box::new);
     }
 
     /// After a failed claim: what is open on the node that had voted. It is the waiter's from now on, under another
@@ -106,7 +107,7 @@ impl Driver {
 
     /// Begins an extension whose commands go out together with those of other leases: each is given to `bundle`, and what
     /// becomes of it comes back by [`Driver::sent`] and [`Driver::answered`]. What else follows starts as ever.
-    pub(crate) fn extend_in_company(&mut self, ttl: Ttl, now: Instant, bundle: impl FnMut(Send)) {
+    pub(crate) fn extend_in_company(&mut self, ttl: Ttl, now: Instant, bundle: impl FnMut(ToSend)) {
         self.rest();
         self.lease.extend(ttl, now);
         self.pump_but(Some(bundle));
@@ -118,8 +119,8 @@ impl Driver {
     }
 
     /// The answer to a bundled command.
-    pub(crate) fn answered(&mut self, node: NodeId, call: CallId, connection: ConnectionId, reply: Reply) {
-        self.mutate(|lease, clock| lease.handle_reply(node, call, false, connection, reply, clock.now()));
+    pub(crate) fn answered(&mut self, answer: Answer) {
+        self.mutate(|lease, clock| lease.handle_answer(answer, clock.now()));
     }
 
     /// What happened, once.
@@ -136,7 +137,7 @@ impl Driver {
     /// Dropping the future loses nothing: the calls go on, and a later `event` takes up their answers.
     pub(crate) async fn event(&mut self) -> Event {
         // Answers are exchanged for the list of those before, so that two lists serve all of them.
-        let mut deliveries = Vec::new();
+        let mut answers = Vec::new();
         loop {
             self.take_answers();
             if let Some(event) = self.poll_event() {
@@ -145,8 +146,8 @@ impl Driver {
             let Some(deadline) = self.lease.poll_timeout() else {
                 // Nothing is under way that could bring an event; only answers that change the report.
                 let mailbox = self.mailbox();
-                poll_fn(|cx| mailbox.poll_take(cx, &mut deliveries)).await;
-                self.handle(&mut deliveries);
+                poll_fn(|cx| mailbox.poll_take(cx, &mut answers)).await;
+                self.handle(&mut answers);
                 continue;
             };
             let (mailbox, clock) = (self.mailbox(), self.shared.clock.clone());
@@ -155,7 +156,7 @@ impl Driver {
             while self.lease.poll_timeout() == Some(deadline) {
                 tokio::select! {
                     biased;
-                    () = poll_fn(|cx| mailbox.poll_take(cx, &mut deliveries)) => self.handle(&mut deliveries),
+                    () = poll_fn(|cx| mailbox.poll_take(cx, &mut answers)) => self.handle(&mut answers),
                     () = &mut timeout => self.mutate(|lease, clock| lease.handle_timeout(clock.now())),
                 }
             }
@@ -171,11 +172,11 @@ impl Driver {
         let (mailbox, clock) = (self.mailbox(), self.shared.clock.clone());
         let mut over = pin!(clock.sleep_until(deadline));
         self.take_answers();
-        let mut deliveries = Vec::new();
+        let mut answers = Vec::new();
         while !self.lease.is_answered() {
             tokio::select! {
                 biased;
-                () = poll_fn(|cx| mailbox.poll_take(cx, &mut deliveries)) => self.handle(&mut deliveries),
+                () = poll_fn(|cx| mailbox.poll_take(cx, &mut answers)) => self.handle(&mut answers),
                 () = &mut over => return,
             }
         }
@@ -184,34 +185,32 @@ impl Driver {
     /// Takes in what has been answered, without waiting.
     pub(crate) fn take_answers(&mut self) {
         if let Some(mailbox) = &self.mailbox {
-            let mut deliveries = mailbox.take();
-            self.handle(&mut deliveries);
+            let mut answers = mailbox.take();
+            self.handle(&mut answers);
         }
     }
 
-    fn handle(&mut self, deliveries: &mut Vec<Delivery>) {
-        if deliveries.is_empty() {
+    fn handle(&mut self, answers: &mut Vec<Answer>) {
+        if answers.is_empty() {
             return;
         }
         // The moment of reading, not of arrival: validity is checked after the last needed reply was read (rule 1).
         let now = self.shared.clock.now();
-        for delivery in deliveries.drain(..) {
-            let Delivery { node, call, creates, connection, reply, standing, at } = delivery;
-            self.lease.see_number(CallId(call as u32), &reply);
-            let reply = self.lease.weigh(reply, creates, standing);
-            tracing::debug!(%node, key = %self.lease.key(), ?reply, at = ?at, "vote");
-            self.lease.handle_reply(node, CallId(call as u32), creates, connection, reply, now);
+        for answer in answers.drain(..) {
+            let (node, key) = (answer.node, self.lease.key());
+            tracing::debug!(%node, %key, reply = ?self.lease.weighed(&answer), at = ?answer.read, "vote");
+            self.lease.handle_answer(answer, now);
             self.pump();
         }
     }
 
     /// Tells those who watch, and then hands the nodes everything that the lease wants sent.
     fn pump(&mut self) {
-        self.pump_but(None::<fn(Send)>);
+        self.pump_but(None::<fn(ToSend)>);
     }
 
     /// The same, but extensions of the key's life are given to `bundle`, if there is one.
-    fn pump_but(&mut self, mut bundle: Option<impl FnMut(Send)>) {
+    fn pump_but(&mut self, mut bundle: Option<impl FnMut(ToSend)>) {
         self.watched.tell(&self.lease);
         self.hold.see(&self.lease, || self.shared.clock.now());
         // One reading for commands that go out together: what it is too early for the last of them is far less than the
@@ -227,8 +226,8 @@ impl Driver {
                 mailbox.end();
             }
             let Some(node) = self.shared.nodes.get(send.node.index()) else { continue };
-            let (operation, debt, call) = (send.operation, send.debt, u64::from(send.call.0));
-            let admitted = node.send(Request { operation, debt, mailbox, call });
+            let (operation, debt) = (send.operation, send.debt);
+            let admitted = node.send(Outgoing { operation, debt, mailbox, call: send.call });
             let now = *now.get_or_insert_with(|| self.shared.clock.now());
             self.lease.handle_sent(send.node, send.call, admitted, now);
         }

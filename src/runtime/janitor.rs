@@ -8,17 +8,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::meter;
-use crate::node::{Debts, Mailbox, Node, Notice, Request, Wakeups};
-use crate::protocol::in_doubt::{DebtId, Ledger, Settled};
-use crate::protocol::message::{ConnectionId, Reply};
+use crate::node::{Node, Outgoing};
+use crate::protocol::in_doubt::{Balance, DebtId, Ledger};
+use crate::protocol::message::{CallId, ConnectionId, Reply};
 use crate::protocol::time::Instant;
-
-/// The debts as others see them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Balance {
-    pub(crate) open: usize,
-    pub(crate) settled: Settled,
-}
+use crate::registry::{Debts, Mailbox, Notice, Wakeups};
 
 /// Settles debts until the client is gone. What is open then is left to the TTL.
 pub(crate) async fn run(
@@ -40,7 +34,7 @@ pub(crate) async fn run(
             taken += 1;
         }
         for answer in mailbox.take() {
-            ledger.handle_reply(DebtId(answer.call), answer.connection, &answer.reply, clock.now());
+            ledger.handle_reply(DebtId(answer.call.0), answer.connection, &answer.reply, clock.now());
         }
         settle(&mut ledger, &nodes, &mailbox, clock.now());
         publish(&balance, &ledger);
@@ -80,11 +74,11 @@ fn take(ledger: &mut Ledger, wakeups: &Wakeups, notice: Notice, now: Instant) {
 fn settle(ledger: &mut Ledger, nodes: &[Node], mailbox: &Arc<Mailbox>, now: Instant) {
     while let Some(settlement) = ledger.poll_send(now) {
         let Some(node) = nodes.get(settlement.node.index()) else { continue };
-        let request = Request {
+        let request = Outgoing {
             operation: settlement.operation,
             debt: None,
             mailbox: mailbox.clone(),
-            call: settlement.debt.0,
+            call: CallId(settlement.debt.0),
         };
         if let Err(reason) = node.send(request) {
             ledger.handle_reply(settlement.debt, ConnectionId::default(), &Reply::NotSent(reason), now);
@@ -93,7 +87,7 @@ fn settle(ledger: &mut Ledger, nodes: &[Node], mailbox: &Arc<Mailbox>, now: Inst
 }
 
 fn publish(balance: &watch::Sender<Balance>, ledger: &Ledger) {
-    let current = Balance { open: ledger.open(), settled: ledger.settled() };
+    let current = ledger.balance();
     let before = balance.send_replace(current);
     if current.settled.dropped > before.settled.dropped {
         tracing::warn!(

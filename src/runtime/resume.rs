@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use super::acquire;
+use super::attempt;
 use super::driver::Driver;
-use crate::client::error::ResumeError;
-use crate::client::parts::LockParts;
-use crate::client::report::Report;
-use crate::config::Keeping;
-use crate::protocol::fencing::Carry;
-use crate::protocol::lease::{Event, Failure, Lease, Terms};
+use crate::config::KeepAlive;
+use crate::protocol::fencing::{Carry, Fence};
+use crate::protocol::lease::{Event, Failure, Lease, Options, Resumed, Terms};
 use crate::protocol::message::{Key, Owner};
+use crate::protocol::round::Round;
 use crate::runtime::shared::{Counted, Shared};
 
 /// One request, checked.
@@ -18,9 +16,25 @@ pub(crate) struct Request {
     pub(crate) key: Key,
     pub(crate) owner: Owner,
     pub(crate) terms: Terms,
-    pub(crate) keeping: Keeping,
+    pub(crate) keeping: KeepAlive,
     /// The fencing token that it has.
     pub(crate) carry: Option<Carry>,
+    /// What is known of it; `None` if nobody can tell whether it has been held all the time.
+    pub(crate) resumed: Option<Resumed>,
+}
+
+/// Why a lock was not resumed.
+pub(crate) enum NotResumed {
+    /// The client closes.
+    Closed,
+    /// Nobody can tell whether it has been held all the time.
+    Unknowable,
+    /// Its validity ended before.
+    Expired,
+    /// Too few nodes answered. Nothing was released, and nothing set: it is as it was before.
+    Unconfirmed(Round),
+    /// No quorum carries its owner any more. What was left of it is released.
+    Lost(Round),
 }
 
 /// Asks all nodes whether they still carry the owner, and for a longer life of the key where they do.
@@ -28,44 +42,31 @@ pub(crate) struct Request {
 /// # Cancellation safety
 ///
 /// Dropping the future releases the lock: the driver does.
-pub(crate) async fn resume(
-    shared: &Arc<Shared>,
-    request: Request,
-    parts: LockParts,
-) -> Result<(Driver, Counted), ResumeError> {
+pub(crate) async fn resume(shared: &Arc<Shared>, request: Request) -> Result<(Driver, Counted), NotResumed> {
     let counted = Counted::new(shared.clone());
     if shared.closing.is_cancelled() {
-        return Err(ResumeError::Closed);
+        return Err(NotResumed::Closed);
     }
-    let Request { key, owner, terms, keeping, carry } = request;
-    let name = key.to_string();
-    let Some(before) = parts.deadline(shared) else { return Err(ResumeError::NotPortable { key: name }) };
-    let lines = shared.config.in_line.then(|| acquire::lines(shared, &acquire::ranks(shared, &key)));
+    let Request { key, owner, terms, keeping, carry, resumed } = request;
+    let resumed = resumed.ok_or(NotResumed::Unknowable)?;
+    let queues = attempt::ranks(shared, &key).map(|ranks| attempt::queues(shared, &ranks));
     let now = shared.clock.now();
-    if now >= before {
-        return Err(ResumeError::Expired { key: name });
+    if now >= resumed.before {
+        return Err(NotResumed::Expired);
     }
-    let lease = Lease::resume(terms, key, owner, parts.longest(), before, now);
-    let lease = if parts.is_portable() { lease } else { lease.owed() };
-    let lease = acquire::shaped(lease, lines, keeping);
-    let lease = match carry {
-        Some(carry) => lease.carrying(carry),
-        None => lease,
-    };
+    let fence = carry.map(Fence::Carry);
+    let options = Options { longest: keeping.longest, queues, fence, ..Options::default() };
+    let lease = Lease::resume(terms, key, owner, resumed, options, now);
     let mut driver = Driver::start(lease, shared.clone());
     match driver.event().await {
         Event::Failed(Failure::Unavailable) => {
-            let report = Report::new(&driver.round(), &shared.nodes);
-            // Nothing was released, and nothing set: it is as it was before.
+            let round = driver.round();
             driver.mutate(|lease, _| lease.hand_on());
-            Err(ResumeError::Unconfirmed { parts: Box::new(parts), report })
+            Err(NotResumed::Unconfirmed(round))
         }
         // What is left of it is released as the driver is dropped.
-        Event::Failed(Failure::Contended) => {
-            let report = Report::new(&driver.round(), &shared.nodes);
-            Err(ResumeError::Lost { key: name, report })
-        }
-        Event::Failed(Failure::Exhausted { .. }) => Err(ResumeError::Expired { key: name }),
+        Event::Failed(Failure::Contended) => Err(NotResumed::Lost(driver.round())),
+        Event::Failed(Failure::Exhausted { .. }) => Err(NotResumed::Expired),
         // A lease that is being resumed has no other events.
         _ => Ok((driver, counted)),
     }

@@ -1,14 +1,7 @@
 //! Nodes in memory, with faults at the flick of a switch, for testing code that uses locks. Needs no server.
 //!
-//! Everything above the sockets is the real thing: the same client, guards, timeouts, debts. Name it where only tests see it:
-//!
-//! ```toml
-//! [dev-dependencies]
-//! redquorum = { version = "0.1", features = ["testing"] }
-//! tokio = { version = "1", features = ["test-util"] }
-//! ```
-//!
-//! Code that is given its [`Redlock`](crate::Redlock) can be given one of these nodes:
+//! Everything above the sockets is the real thing: the same client, guards, timeouts, debts. Code that is given its
+//! [`Redlock`](crate::Redlock) can be given one of these nodes:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -27,159 +20,8 @@
 //! # }
 //! ```
 //!
+//! The guide is [Testing your own service](crate::docs::testing_your_service): faults, paused time, suspended machines.
 //! `tests/users_service.rs` of this package is a small service with all of its tests, as a template for your own.
-//!
-//! # Faults
-//!
-//! | switch | the node | as |
-//! | --- | --- | --- |
-//! | [`hang`](MemoryNode::hang) | executes nothing, and later all of it | a stopped process, a network that holds packets back |
-//! | [`lose_replies`](MemoryNode::lose_replies) | executes, and answers nothing | a network that loses one direction |
-//! | [`crash`](MemoryNode::crash) | resets connections and takes none | a process that ended, or cannot be reached |
-//! | [`delay`](MemoryNode::delay) | takes this long for each call | a slow node, or one far away |
-//! | [`wipe`](MemoryNode::wipe) | forgets all keys | a restart without persistence, a flush |
-//! | [`forget`](MemoryNode::forget) | forgets one key | an eviction |
-//! | [`put`](MemoryNode::put) | has another's value under a key | another client, or another program's key |
-//! | [`forbid_wake_ups`](MemoryNode::forbid_wake_ups) | cannot wake those who wait | access rules without publishing |
-//!
-//! [`heal`](MemoryNode::heal) ends the first four, of one node or of the whole cluster ([`MemoryCluster::heal`]). Nodes are chosen by number
-//! ([`MemoryCluster::node`]), or by what their loss means: [`MemoryCluster::minority`] can be spared, without
-//! [`MemoryCluster::majority`] no lock can be had.
-//!
-//! **A hung minority** changes nothing, not even the time that it takes:
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # use redquorum::testing::{MemoryCluster, MemoryNode};
-//! let cluster = MemoryCluster::new(5);
-//! let redlock = cluster.builder().build().await?;
-//! cluster.minority().iter().for_each(MemoryNode::hang);
-//! let started = tokio::time::Instant::now();
-//!
-//! redlock.acquire("order:1").await?.release().await?;
-//!
-//! assert!(started.elapsed() < std::time::Duration::from_millis(10));
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! **A lost majority** is an outage. What matters is what your code makes of it: here, an answer that says so, in the time that it has for it.
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # use redquorum::Redlock;
-//! # use redquorum::testing::{MemoryCluster, MemoryNode};
-//! use std::time::Duration;
-//!
-//! async fn status_of_order(redlock: &Redlock) -> u16 {
-//!     match redlock.lock("order:1").wait(Duration::from_secs(2)).await {
-//!         Ok(_guard) => 200,
-//!         Err(error) if error.is_contention() => 409, // somebody else is at it
-//!         Err(_) => 503,                              // an outage
-//!     }
-//! }
-//!
-//! let cluster = MemoryCluster::new(3);
-//! let redlock = cluster.builder().build().await?;
-//! cluster.majority().iter().for_each(MemoryNode::crash);
-//! let started = tokio::time::Instant::now();
-//!
-//! assert_eq!(status_of_order(&redlock).await, 503);
-//!
-//! assert!(started.elapsed() < Duration::from_secs(3));
-//! cluster.heal();
-//! assert_eq!(status_of_order(&redlock).await, 200);
-//!
-//! let another_process = cluster.builder().build().await?;
-//! let _held = another_process.acquire("order:1").await?;
-//! assert_eq!(status_of_order(&redlock).await, 409);
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! **A node that was wiped** has forgotten the lock. One of three does no harm: the others still refuse.
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # use redquorum::testing::MemoryCluster;
-//! let cluster = MemoryCluster::new(3);
-//! let (redlock, rival) = (cluster.builder().build().await?, cluster.builder().build().await?);
-//! let guard = redlock.acquire("order:1").await?;
-//!
-//! cluster.node(0).wipe();
-//!
-//! let refused = rival.try_acquire("order:1").await;
-//! assert!(refused.is_err_and(|error| error.is_contention()));
-//! guard.release().await?;
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! Two of three would let a second holder in, which is what the restart guard is there to prevent on real nodes. It is switched off here, since nodes that
-//! were just made could not vote; to test with it, switch it on again with
-//! [`RedlockBuilder::restart_guard`], and let the nodes be old enough with [`MemoryNode::set_age`].
-//!
-//! # Time
-//!
-//! Time is tokio's, for nodes, clients and timeouts. In a test with **paused time**, `#[tokio::test(start_paused = true)]`, it jumps to the
-//! next moment that anybody waits for, so that minutes pass in milliseconds, and to the millisecond each time. **A lock that is
-//! lost in the middle of the work** is such a test: the nodes go silent, and the work is stopped before its lock could be another's.
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # use redquorum::testing::{MemoryCluster, MemoryNode};
-//! use std::time::Duration;
-//!
-//! use redquorum::WithLockError;
-//!
-//! let cluster = MemoryCluster::new(3);
-//! let redlock = cluster.builder().ttl(Duration::from_secs(10)).build().await?;
-//! let started = tokio::time::Instant::now();
-//!
-//! let outcome = redlock
-//!     .with_lock("order:1", async |_guard| {
-//!         tokio::time::sleep(Duration::from_secs(60)).await; // as long as it is kept alive
-//!         cluster.nodes().iter().for_each(MemoryNode::hang);
-//!         tokio::time::sleep(Duration::from_secs(3600)).await; // dropped here, with the lock
-//!     })
-//!     .await;
-//!
-//! assert!(matches!(outcome, Err(WithLockError::Lost { .. })));
-//! assert!(started.elapsed() < Duration::from_secs(60 + 10));
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! A [`ManualClock`] stands still until the test moves it, and then moves at once, as the clock of **a machine that was
-//! suspended** does:
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use std::time::Duration;
-//!
-//! use redquorum::Lost;
-//! use redquorum::testing::{ManualClock, MemoryCluster};
-//!
-//! let clock = ManualClock::new();
-//! let cluster = MemoryCluster::with_clock(3, clock.clone());
-//! let redlock = cluster.builder().build().await?;
-//! let guard = redlock.acquire("order:1").await?;
-//!
-//! clock.advance(Duration::from_secs(3600)); // the lid was closed for an hour
-//!
-//! assert!(!guard.is_valid(), "known at once, without asking anybody");
-//! assert_eq!(guard.lost().await, Lost::Expired);
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! With [`blocking`](crate#features), tests need no runtime. Time then is the real one or a `ManualClock`: tokio's paused one is
-//! the paused runtime's alone.
 
 use std::fmt;
 use std::sync::Arc;
@@ -259,7 +101,7 @@ impl MemoryCluster {
     }
 
     /// A builder of a client of these nodes, on their clock. Nodes that have just been made could not vote for a TTL, so
-    /// the restart guard is off; a test of its own with [`RedlockBuilder::restart_guard`] and [`MemoryNode::set_age`].
+    /// the restart delay is off; a test of its own with [`RedlockBuilder::restart_delay`] and [`MemoryNode::set_age`].
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -277,7 +119,7 @@ impl MemoryCluster {
     /// ```
     pub fn builder(&self) -> RedlockBuilder {
         let addresses = self.nodes.iter().map(|node| NodeAddress::memory(node.server.clone()));
-        RedlockBuilder::new().clock(self.clock.clone()).no_restart_guard().nodes(addresses)
+        RedlockBuilder::new().clock(self.clock.clone()).without_restart_delay().nodes(addresses)
     }
 
     /// The node at `index`, counted from 0.
@@ -495,7 +337,7 @@ impl MemoryNode {
         self.server.wipe();
     }
 
-    /// Lets the node have forgotten nothing for so long: an older one than the restart guard votes at once. A node that
+    /// Lets the node have forgotten nothing for so long: an older one than the restart delay votes at once. A node that
     /// was just made has no age.
     ///
     /// ```
@@ -505,13 +347,13 @@ impl MemoryNode {
     /// # use redquorum::testing::MemoryCluster;
     /// # let cluster = MemoryCluster::new(3);
     /// # let redlock = cluster.builder().build().await?;
-    /// // Nodes that were just started do not vote for a TTL, where the restart guard is on.
-    /// let guarded = cluster.builder().restart_guard(Duration::from_secs(10)).build().await?;
-    /// assert!(guarded.try_acquire("order:1").await.is_err());
+    /// // Nodes that were just started do not vote for a TTL, where the restart delay is on.
+    /// let young = cluster.builder().restart_delay(Duration::from_secs(10)).build().await?;
+    /// assert!(young.try_acquire("order:1").await.is_err());
     ///
     /// cluster.nodes().iter().for_each(|node| node.set_age(Duration::from_secs(60)));
-    /// let guarded = cluster.builder().restart_guard(Duration::from_secs(10)).build().await?;
-    /// assert!(guarded.try_acquire("order:1").await.is_ok());
+    /// let young = cluster.builder().restart_delay(Duration::from_secs(10)).build().await?;
+    /// assert!(young.try_acquire("order:1").await.is_ok());
     /// # Ok(())
     /// # }
     /// ```
@@ -668,7 +510,7 @@ impl fmt::Debug for MemoryNode {
 #[derive(Debug)]
 pub struct RawNode {
     node: crate::node::Node,
-    mailbox: Arc<crate::node::Mailbox>,
+    mailbox: Arc<crate::registry::Mailbox>,
     _shutdown: tokio_util::sync::DropGuard,
 }
 
@@ -681,7 +523,7 @@ impl RawNode {
     ) -> Result<Self, crate::BuildError> {
         use crate::node::redis::{Settings, address::Address, serve};
 
-        let (debts, _) = crate::node::Debts::channel();
+        let (debts, _) = crate::registry::Debts::channel();
         let clock = Clock::system(tokio::runtime::Handle::current());
         let Some(quorum) = crate::protocol::quorum::Quorum::of(1) else {
             return Err(crate::BuildError::NoNodes);
@@ -693,27 +535,27 @@ impl RawNode {
             backlog: crate::config::BACKLOG,
             client_name: "redquorum-raw".into(),
             prefix: Arc::default(),
-            wakeups: crate::node::Wakeups::new(client, clock.clone(), debts.clone()),
-            in_line: true,
-            guard: None,
-            census: crate::node::Census::new(quorum),
+            wakeups: crate::registry::Wakeups::new(client, clock.clone(), debts.clone()),
+            in_queue: true,
+            delay: None,
+            node_table: crate::registry::NodeTable::new(quorum),
         };
         let limits = crate::node::Limits { backlog: settings.backlog };
         let id = crate::protocol::quorum::NodeId::new(0);
-        let hints = Arc::default();
-        let (node, desk) = crate::node::node(
+        let contended_keys = Arc::default();
+        let (node, inbox) = crate::node::node(
             id,
             settings.address.name().clone(),
             limits,
             debts,
-            hints,
-            settings.census.clone(),
+            contended_keys,
+            settings.node_table.clone(),
         );
         let shutdown = tokio_util::sync::CancellationToken::new();
-        tokio::spawn(serve(desk, settings, clock, shutdown.clone()));
+        tokio::spawn(serve(inbox, settings, clock, shutdown.clone()));
         // The sender is in the node, so waiting cannot fail.
         let _ = node.state().wait_for(|state| *state == crate::node::State::Up).await;
-        Ok(Self { node, mailbox: crate::node::Mailbox::new(), _shutdown: shutdown.drop_guard() })
+        Ok(Self { node, mailbox: crate::registry::Mailbox::new(), _shutdown: shutdown.drop_guard() })
     }
 
     /// Executes one operation.
@@ -722,7 +564,7 @@ impl RawNode {
         operation: crate::protocol::message::Operation,
     ) -> crate::protocol::message::Reply {
         let mailbox = self.mailbox.clone();
-        let request = crate::node::Request { operation, debt: None, mailbox, call: 0 };
+        let request = crate::node::Outgoing { operation, debt: None, mailbox, call: Default::default() };
         if let Err(reason) = self.node.send(request) {
             return crate::protocol::message::Reply::NotSent(reason);
         }

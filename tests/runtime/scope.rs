@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redquorum::testing::MemoryCluster;
+use redquorum::testing::{ManualClock, MemoryCluster};
 use redquorum::{AcquireError, LockGuard, Lost, Redlock, WithLockError};
 
 use super::support::{KEY, TTL, WEATHERS, Weather, cancelled_after, client, heal, holders, nothing_is_left};
@@ -57,7 +57,7 @@ async fn work_is_not_begun_without_the_lock() {
     let redlock = client(&cluster).await;
     let _held = redlock.acquire(KEY).await.unwrap();
 
-    let result = redlock.lock(KEY).no_wait().with(async |_| panic!("begun")).await;
+    let result = redlock.lock(KEY).without_waiting().with(async |_| panic!("begun")).await;
 
     let Err(WithLockError::Acquire(AcquireError::Held { .. })) = result else { panic!("{result:?}") };
 }
@@ -86,7 +86,9 @@ async fn loss_drops_the_work_in_time() {
         })
         .await;
 
-    let Err(WithLockError::Lost { reason: Lost::Expired, key }) = result else { panic!("{result:?}") };
+    let Err(WithLockError::Lost { reason: Lost::Expired, key, output: None }) = result else {
+        panic!("{result:?}")
+    };
     let (hung, remaining) = hung.unwrap();
     let told = hung.elapsed();
     assert!(told <= remaining && told + Duration::from_millis(5) >= remaining, "{told:?} of {remaining:?}");
@@ -104,9 +106,54 @@ async fn maximum_hold_drops_the_work() {
 
     let result = redlock.lock(KEY).max_hold(3 * TTL).with(async |_| std::future::pending::<()>().await).await;
 
-    let Err(WithLockError::Lost { reason: Lost::HeldOut, .. }) = result else { panic!("{result:?}") };
+    let Err(WithLockError::Lost { reason: Lost::MaxHoldReached, .. }) = result else { panic!("{result:?}") };
     assert!(started.elapsed() <= 3 * TTL, "{:?}", started.elapsed());
     nothing_is_left(&cluster, &redlock, "afterwards").await;
+}
+
+/// Law: work that takes its thread beyond the end of its lock, so that nothing can stop it, is told that the lock was lost, and
+/// gets its output back in the error; also where the output is an error of its own. The end itself is too late, and one nanosecond
+/// before it is not.
+#[tokio::test(flavor = "current_thread")]
+async fn work_that_outlasts_its_lock_is_no_success() {
+    for (beyond, in_time) in [(-1_i64, true), (0, false), (1, false), (3_600_000_000_000, false)] {
+        let clock = ManualClock::new();
+        let cluster = MemoryCluster::with_clock(3, clock.clone());
+        let redlock = client(&cluster).await;
+        let until = move |guard: &LockGuard| {
+            Duration::from_nanos((guard.remaining().as_nanos() as i64 + beyond) as u64)
+        };
+
+        let plain = redlock.with_lock(KEY, async |guard| clock.advance(until(guard))).await;
+        let failed: Result<Result<u32, &str>, _> = redlock
+            .lock("another")
+            .with(async |guard| {
+                clock.advance(until(guard));
+                Err("disk full")
+            })
+            .await;
+        let boxed = redlock.lock("a third").with_boxed(|guard| {
+            let clock = clock.clone();
+            Box::pin(async move {
+                clock.advance(until(guard));
+                42
+            })
+        });
+        let boxed = boxed.await;
+
+        if in_time {
+            assert!(plain.is_ok(), "{plain:?}");
+            assert_eq!(failed.expect("held"), Err("disk full"));
+            assert_eq!(boxed.expect("held"), 42);
+            continue;
+        }
+        let Err(WithLockError::Lost { reason: Lost::Expired, key, output: Some(()) }) = plain else {
+            panic!("{beyond} ns beyond the end: {plain:?}")
+        };
+        assert_eq!(key, KEY);
+        assert_eq!(failed.map_err(WithLockError::into_output), Err(Some(Err("disk full"))));
+        assert_eq!(boxed.map_err(WithLockError::into_output), Err(Some(42)));
+    }
 }
 
 /// Law: a panic of the work passes through, and the lock is released.
@@ -178,17 +225,17 @@ struct Service {
 
 impl Service {
     /// From a method, with `self` borrowed by the work.
-    async fn method(&self) -> Result<usize, WithLockError> {
+    async fn method(&self) -> Result<usize, WithLockError<usize>> {
         self.redlock.with_lock(&self.name, async |guard| guard.key().len() + self.name.len()).await
     }
 
     /// From a method whose caller spawns what it returns.
-    fn spawned(self: Arc<Self>) -> tokio::task::JoinHandle<Result<usize, WithLockError>> {
+    fn spawned(self: Arc<Self>) -> tokio::task::JoinHandle<Result<usize, WithLockError<usize>>> {
         tokio::spawn(async move { self.method().await })
     }
 
     /// From a method that says itself that its future can be spawned.
-    fn sendable(&self) -> impl Future<Output = Result<usize, WithLockError>> + Send {
+    fn sendable(&self) -> impl Future<Output = Result<usize, WithLockError<usize>>> + Send {
         self.redlock.lock(&self.name).with(async |guard| {
             tokio::task::yield_now().await;
             guard.key().len()
@@ -236,14 +283,17 @@ impl BoxedJob for Count {
 }
 
 /// In a function that is generic over the work and awaits it.
-async fn generic<T>(redlock: &Redlock, work: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, WithLockError> {
+async fn generic<T>(
+    redlock: &Redlock,
+    work: impl AsyncFnOnce(&LockGuard) -> T,
+) -> Result<T, WithLockError<T>> {
     redlock.lock(KEY).ttl(TTL).with(async |guard| work(guard).await).await
 }
 
 type Work<'g, T> = Pin<Box<dyn Future<Output = T> + Send + 'g>>;
 
 /// In a function that is generic over the work and spawns it.
-fn generic_spawned<T, F>(redlock: &Redlock, work: F) -> tokio::task::JoinHandle<Result<T, WithLockError>>
+fn generic_spawned<T, F>(redlock: &Redlock, work: F) -> tokio::task::JoinHandle<Result<T, WithLockError<T>>>
 where
     F: for<'g> FnOnce(&'g LockGuard) -> Work<'g, T> + Send + 'static,
     T: Send + 'static,
@@ -252,7 +302,10 @@ where
 }
 
 /// In a function that is generic over a future.
-fn generic_future<F>(redlock: &Redlock, work: F) -> tokio::task::JoinHandle<Result<F::Output, WithLockError>>
+fn generic_future<F>(
+    redlock: &Redlock,
+    work: F,
+) -> tokio::task::JoinHandle<Result<F::Output, WithLockError<F::Output>>>
 where
     F: Future<Output: Send> + Send + 'static,
 {

@@ -12,7 +12,7 @@ pub enum Switch {
     DriftBeyondBound,
     ServerClockSteps,
     MemoryLossUnguarded,
-    GuardTooShort,
+    RestartDelayTooShort,
     WallClock,
     ClockSleeps,
     ValidityFromReplies,
@@ -31,6 +31,8 @@ pub enum Switch {
     ExpiredRevived,
     HealsExpired,
     ExtensionShortens,
+    LivesAreSet,
+    AsksForLess,
     HealsUnconfirmed,
     ExtendsAfterRelease,
     ExtensionFromReplies,
@@ -60,6 +62,10 @@ pub enum Switch {
     NeverReturns,
     LinesAreNotLeft,
     WaitsOn,
+    LeadersNeverLook,
+    NobodyIsMoved,
+    UnreachedIsRefused,
+    GoesOnAfterTheEnd,
     NoRaise,
     TokenOfAllNodes,
     CandidateUncapped,
@@ -75,9 +81,9 @@ pub const ALL: &[(Switch, &str, &str)] = &[
     (Switch::ServerClockSteps, "server-clock-steps", "node clocks jump ahead"),
     (Switch::MemoryLossUnguarded, "memory-loss-unguarded", "a node without memory votes at once"),
     (
-        Switch::GuardTooShort,
+        Switch::RestartDelayTooShort,
         "guard-too-short",
-        "the restart guard is for a shorter TTL than the longest in use",
+        "the restart delay is for a shorter TTL than the longest in use",
     ),
     (Switch::WallClock, "wall-clock", "clients read the wall clock, which steps back"),
     (Switch::ClockSleeps, "clock-sleeps", "clients read a clock that stands still while they do"),
@@ -97,6 +103,12 @@ pub const ALL: &[(Switch, &str, &str)] = &[
     (Switch::ExpiredRevived, "expired-revived", "an extension revives an expired lease"),
     (Switch::HealsExpired, "heals-expired", "a straggling \"absent\" is healed after the end of validity"),
     (Switch::ExtensionShortens, "extension-shortens", "an extension may end earlier than before"),
+    (Switch::LivesAreSet, "lives-are-set", "nodes set the life that is asked for, though more may be left"),
+    (
+        Switch::AsksForLess,
+        "asks-for-less",
+        "an extension asks for less than what is left, of nodes that set what is asked for",
+    ),
     (Switch::HealsUnconfirmed, "heals-unconfirmed", "an extension heals before a quorum has confirmed it"),
     (Switch::ExtendsAfterRelease, "extends-after-release", "a released lease is extended once more"),
     (
@@ -116,13 +128,13 @@ pub const ALL: &[(Switch, &str, &str)] = &[
         "a full node turns releases away, and their debts wait as if it were down",
     ),
     (Switch::WakeUpIsGrant, "wake-up-is-grant", "a woken waiter holds the lock without a claim of all nodes"),
-    (Switch::VoteIsGrant, "vote-is-grant", "the vote of the line's node counts as its grant"),
+    (Switch::VoteIsGrant, "vote-is-grant", "the vote of the queue's node counts as its grant"),
     (
         Switch::HeadKeepsItsOwner,
         "head-keeps-its-owner",
-        "after a failed claim the undone owner stands in line again",
+        "after a failed claim the undone owner waits in the queue again",
     ),
-    (Switch::LeavesWithoutRelease, "leaves-without-release", "a waiter leaves the line without a word"),
+    (Switch::LeavesWithoutRelease, "leaves-without-release", "a waiter leaves the queue without a word"),
     (Switch::HandsOverToReleased, "hands-over-to-released", "a node hands over to an owner released before"),
     (Switch::ReleasesWithoutHandOver, "releases-without-hand-over", "releases delete, whoever waits"),
     (
@@ -144,7 +156,7 @@ pub const ALL: &[(Switch, &str, &str)] = &[
         "a head gives its vote back after each failed claim",
     ),
     (Switch::HeadsNeverGiveWay, "heads-never-give-way", "two heads keep the votes of two nodes for ever"),
-    (Switch::ClientsClockOrders, "clients-clock-orders", "the line is ordered by the clients' clocks"),
+    (Switch::ClientsClockOrders, "clients-clock-orders", "the queue is ordered by the clients' clocks"),
     (
         Switch::PlaceNotGivenBack,
         "place-not-given-back",
@@ -156,8 +168,20 @@ pub const ALL: &[(Switch, &str, &str)] = &[
         "never-returns",
         "a waiter that left a node for its silence does not try it again",
     ),
-    (Switch::LinesAreNotLeft, "lines-are-not-left", "a node keeps those in line who leave"),
+    (Switch::LinesAreNotLeft, "lines-are-not-left", "a node keeps those in the queue who leave"),
     (Switch::WaitsOn, "waits-on", "a waiter does not leave at the end of its wait"),
+    (
+        Switch::LeadersNeverLook,
+        "leaders-never-look",
+        "of a client's waiters the one that looks for all never looks",
+    ),
+    (Switch::NobodyIsMoved, "nobody-is-moved", "waiters are not told that a better node takes work again"),
+    (
+        Switch::UnreachedIsRefused,
+        "unreached-is-refused",
+        "a queue that could not be reached once is never tried again",
+    ),
+    (Switch::GoesOnAfterTheEnd, "goes-on-after-the-end", "an acquire asks again although no token is left"),
     (Switch::NoRaise, "no-raise", "tokens are handed out without a quorum that stands at them"),
     (
         Switch::TokenOfAllNodes,
@@ -195,9 +219,10 @@ impl Switch {
             | Self::DriftBeyondBound
             | Self::ServerClockSteps
             | Self::MemoryLossUnguarded
-            | Self::GuardTooShort
+            | Self::RestartDelayTooShort
             | Self::WallClock
-            | Self::ClockSleeps => Law::MutualExclusion,
+            | Self::ClockSleeps
+            | Self::AsksForLess => Law::MutualExclusion,
             Self::ValidityFromReplies => Law::ValidityIsCovered,
             Self::ValidAfterRelease => Law::SilentBeforeRelease,
             Self::ValidityUnchecked => Law::MinimumValidity,
@@ -210,6 +235,7 @@ impl Switch {
             Self::ExpiredRevived => Law::ExpiredIsNotExtended,
             Self::HealsExpired => Law::HealsOnlyWhileValid,
             Self::ExtensionShortens => Law::ExtensionNeverShortens,
+            Self::LivesAreSet => Law::LivesOnlyGrow,
             Self::HealsUnconfirmed => Law::HealsAfterQuorum,
             Self::ExtendsAfterRelease => Law::NothingFollowsRelease,
             Self::ExtensionFromReplies => Law::ValidityIsCovered,
@@ -236,15 +262,25 @@ impl Switch {
             Self::NeverReturns => Law::StandsAtTheBestNode,
             Self::LinesAreNotLeft => Law::NoLeftoversInLine,
             Self::WaitsOn => Law::WaitEndsInTime,
+            Self::LeadersNeverLook => Law::Progress,
+            Self::NobodyIsMoved => Law::StandsAtTheBestNode,
+            Self::UnreachedIsRefused => Law::ContentionQueues,
+            Self::GoesOnAfterTheEnd => Law::AsksNoMore,
             Self::NoRaise | Self::CountersLost | Self::ClocksApart => Law::TokensRise,
             Self::CandidateUncapped => Law::TokensAreBounded,
             Self::TokenOfAllNodes | Self::CounterLeftBehind => Law::TokenStandsAtQuorum,
         }
     }
 
+    /// Whether it shows only where waiters stand at worse nodes for some time.
+    pub fn is_about_moving(self) -> bool {
+        self.law() == Law::StandsAtTheBestNode
+    }
+
     /// Whether it shows only where locks are fenced.
     pub fn is_about_tokens(self) -> bool {
-        matches!(self.law(), Law::TokensRise | Law::TokensAreBounded | Law::TokenStandsAtQuorum)
+        let of_tokens = [Law::TokensRise, Law::TokensAreBounded, Law::TokenStandsAtQuorum, Law::AsksNoMore];
+        of_tokens.contains(&self.law())
     }
 }
 

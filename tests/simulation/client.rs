@@ -3,11 +3,16 @@
 //! Decides nothing that the runtime would not: it takes outputs, hands them to a node's door, and feeds back what
 //! becomes of them. Its debts are in `debts.rs`.
 
+use std::time::Duration;
+
+use redquorum::protocol::answer::Answer;
 use redquorum::protocol::in_doubt::{Debt, Ledger};
-use redquorum::protocol::lease::{Event as LeaseEvent, Lease, Send};
-use redquorum::protocol::message::Reply;
+use redquorum::protocol::lease::{Event as LeaseEvent, Lease, ToSend};
+use redquorum::protocol::message::{ClientId, Reply};
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
+use redquorum::protocol::wait_queue::contended_keys::ContendedKeys;
+use redquorum::protocol::wait_queue::group::Groups;
 
 use super::broken::Switch;
 use super::clock::{Clock, TrueTime};
@@ -16,7 +21,7 @@ use super::laws::{self, Law};
 use super::line_laws;
 use super::network::{Purpose, connection_id};
 use super::trace::note;
-use super::wakeups::Switchboard;
+use super::wakeups::client_id;
 use super::witness::{DebtWitness, RoundKind, RoundWitness};
 use super::world::{Event, World};
 
@@ -30,38 +35,48 @@ pub struct Client {
     /// For how long it has stood still.
     pub slept: u64,
     pub paused_until: TrueTime,
-    /// Whether its waiters stand in line.
-    pub in_line: bool,
+    /// Whether its waiters wait in the queue.
+    pub in_queue: bool,
     /// Nothing wakes it: it polls.
     pub deaf: bool,
     /// Its process was killed.
     pub dead: bool,
+    /// How the queues know it.
+    pub id: ClientId,
     /// Who of it waits, and for what.
-    pub board: Switchboard,
+    pub groups: Groups,
+    /// Its contended keys.
+    pub contended_keys: ContendedKeys,
+    /// The worst round trip of late.
+    pub pace: Duration,
     pub ledger: Ledger,
     /// When the ledger's timer is set for.
     pub ledger_timer: TrueTime,
     /// Every debt ever owed, by its number in the ledger.
     pub debts: Vec<DebtWitness>,
     /// Those that neither an answer nor their end has closed.
-    pub open_debts: Vec<usize>,
+    pub pending_cleanups: Vec<usize>,
 }
 
 impl Client {
-    pub fn new(clock: Clock, board: Switchboard, in_line: bool, deaf: bool) -> Self {
+    pub fn new(clock: Clock, number: usize, in_queue: bool, deaf: bool) -> Self {
+        let id = client_id(number);
         Self {
             clock,
             wall_shift: 0,
             slept: 0,
             paused_until: 0,
-            in_line,
+            in_queue,
             deaf,
             dead: false,
-            board,
+            id,
+            groups: Groups::new(id),
+            contended_keys: ContendedKeys::default(),
+            pace: Duration::ZERO,
             ledger: Ledger::default(),
             ledger_timer: TrueTime::MAX,
             debts: Vec::new(),
-            open_debts: Vec::new(),
+            pending_cleanups: Vec::new(),
         }
     }
 }
@@ -74,7 +89,7 @@ pub struct Tenure {
     /// Who listens; `None` once the lease was abandoned.
     pub task: Option<usize>,
     pub owner: usize,
-    /// Whose claim it is, where it began in line.
+    /// Whose claim it is, where it began in the queue.
     pub waiter: Option<usize>,
     /// Asks nodes that refuse again.
     pub patient: bool,
@@ -94,7 +109,7 @@ pub struct Tenure {
     pub resuming: bool,
     timer: TrueTime,
     /// Answers kept from it, while a switch does so.
-    pub withheld: Vec<(usize, Reply)>,
+    pub withheld: Vec<Answer>,
 }
 
 impl Tenure {
@@ -192,11 +207,11 @@ impl World {
         }
     }
 
-    /// An owner that stood in line is listened for until its releases have been handed to the nodes.
+    /// An owner that waited in the queue is listened for until its releases have been handed to the nodes.
     fn stop_listening(&mut self, tenure: usize) {
         let Tenure { waiter, client, owner, ref lease, .. } = self.tenures[tenure];
         if waiter.is_some() && lease.end().is_some() {
-            self.clients[client].board.listen_no_more(owner);
+            self.listen_no_more(client, owner);
         }
     }
 
@@ -246,8 +261,8 @@ impl World {
     }
 
     /// Makes one call of a lease.
-    fn hand_over(&mut self, tenure: usize, send: Send) {
-        let Send { node, call, mut operation, debt } = send;
+    fn hand_over(&mut self, tenure: usize, send: ToSend) {
+        let ToSend { node, call, mut operation, debt } = send;
         let Tenure { client, owner, .. } = self.tenures[tenure];
         self.witness_call(tenure, node, call, &operation);
         if self.skips_raise(&operation) {
@@ -317,21 +332,25 @@ impl World {
 
     /// Feeds a reply to its lease, if that still has somebody to feed it.
     fn feed(&mut self, tenure: usize, node: usize, call: usize, reply: Reply) {
-        let creates = self.calls[call].operation.creates();
-        let standing = self.standing(self.tenures[tenure].client, node);
-        if let Purpose::Lease { call: number, .. } = self.calls[call].purpose
-            && !self.tenures[tenure].dropped
-        {
-            self.tenures[tenure].lease.see_number(number, &reply);
-        }
-        let reply = self.tenures[tenure].lease.weigh(reply, creates, standing);
-        self.witness_reply(tenure, node, call, &reply);
-        let reply = self.falsify_reply(tenure, node, call, reply);
+        let Purpose::Lease { call: number, .. } = self.calls[call].purpose else { return };
+        let client = self.tenures[tenure].client;
+        let answer = Answer {
+            node: NodeId::new(node),
+            call: number,
+            connection: connection_id(self.calls[call].connection),
+            creates: self.calls[call].operation.creates(),
+            reply,
+            standing: self.standing(client, node),
+            read: self.client_now(client),
+        };
+        let weighed = self.tenures[tenure].lease.weighed(&answer);
+        self.witness_reply(tenure, node, call, &weighed);
+        let answer = self.falsify_answer(tenure, call, answer, &weighed);
         if self.tenures[tenure].dropped {
             return;
         }
-        if let Some(reply) = reply {
-            self.feed_lease(tenure, node, call, reply);
+        if let Some(answer) = answer {
+            self.feed_lease(tenure, answer);
         }
         self.falsify_round(tenure);
         if !self.tenures[tenure].interrupted {
@@ -339,12 +358,9 @@ impl World {
         }
     }
 
-    pub fn feed_lease(&mut self, tenure: usize, node: usize, call: usize, reply: Reply) {
-        let Purpose::Lease { call: number, .. } = self.calls[call].purpose else { return };
-        let (creates, connection) = (self.calls[call].operation.creates(), self.calls[call].connection);
+    pub fn feed_lease(&mut self, tenure: usize, answer: Answer) {
         let now = self.lease_now(tenure);
-        let lease = &mut self.tenures[tenure].lease;
-        lease.handle_reply(NodeId::new(node), number, creates, connection_id(connection), reply, now);
+        self.tenures[tenure].lease.handle_answer(answer, now);
     }
 
     /// Follows what the lease says about its validity, and checks it whenever it begins or grows.

@@ -4,9 +4,11 @@
 
 use std::time::Duration;
 
-use redquorum::protocol::lease::{CallId, End};
-use redquorum::protocol::message::{ConnectionId, NotSent, Operation, Reply};
+use redquorum::protocol::answer::Answer;
+use redquorum::protocol::lease::End;
+use redquorum::protocol::message::{CallId, ConnectionId, NotSent, Operation, Reply};
 use redquorum::protocol::quorum::NodeId;
+use redquorum::protocol::restart::Standing;
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::validity::{Drift, Ttl};
 
@@ -101,20 +103,26 @@ impl World {
         }
     }
 
-    /// What a lease is told of a reply; `None` where it is told nothing.
-    pub fn falsify_reply(&mut self, tenure: usize, node: usize, call: usize, reply: Reply) -> Option<Reply> {
-        let extends = matches!(self.calls[call].operation, Operation::Extend { .. });
+    /// What a lease is told of an answer, which it would weigh like this; `None` where it is told nothing.
+    pub fn falsify_answer(
+        &mut self,
+        tenure: usize,
+        call: usize,
+        answer: Answer,
+        weighed: &Reply,
+    ) -> Option<Answer> {
+        let absent =
+            matches!(self.calls[call].operation, Operation::Extend { .. }) && *weighed == Reply::Absent;
+        let granted = Answer { reply: Reply::Granted, standing: Standing::COUNTS, ..answer };
         match self.broken {
-            Some(Switch::UnknownCounts) if matches!(reply, Reply::Unknown(_)) => Some(Reply::Granted),
-            Some(Switch::AbsentCounts) if extends && reply == Reply::Absent => Some(Reply::Granted),
-            Some(Switch::HealsAfterRelease | Switch::HealsExpired | Switch::HealsUnconfirmed)
-                if extends && reply == Reply::Absent =>
-            {
-                self.heal_regardless(tenure, node, call);
-                Some(reply)
+            Some(Switch::UnknownCounts) if matches!(weighed, Reply::Unknown(_)) => Some(granted),
+            Some(Switch::AbsentCounts) if absent => Some(granted),
+            Some(Switch::HealsAfterRelease | Switch::HealsExpired | Switch::HealsUnconfirmed) if absent => {
+                self.heal_regardless(tenure, answer.node.index(), call);
+                Some(answer)
             }
-            Some(Switch::WaitsForAll) => self.withhold(tenure, call, reply),
-            _ => Some(reply),
+            Some(Switch::WaitsForAll) => self.withhold(tenure, answer),
+            _ => Some(answer),
         }
     }
 
@@ -164,7 +172,18 @@ impl World {
     pub fn grant_falsely(&mut self, tenure: usize, node: NodeId) {
         let now = self.lease_now(tenure);
         let Tenure { lease, round, .. } = &mut self.tenures[tenure];
-        lease.handle_reply(node, round.call, false, ConnectionId(0), Reply::Granted, now);
+        lease.handle_answer(
+            Answer {
+                node,
+                call: round.call,
+                connection: ConnectionId(0),
+                creates: false,
+                reply: Reply::Granted,
+                standing: Standing::COUNTS,
+                read: now,
+            },
+            now,
+        );
     }
 
     fn heal_regardless(&mut self, tenure: usize, node: usize, call: usize) {
@@ -198,16 +217,15 @@ impl World {
     }
 
     /// Keeps the answers of an acquire back until all nodes have answered.
-    fn withhold(&mut self, tenure: usize, call: usize, reply: Reply) -> Option<Reply> {
+    fn withhold(&mut self, tenure: usize, answer: Answer) -> Option<Answer> {
         let holder = &mut self.tenures[tenure];
         if holder.round.kind != RoundKind::Acquire {
-            return Some(reply);
+            return Some(answer);
         }
-        holder.withheld.push((call, reply));
+        holder.withheld.push(answer);
         if holder.round.answered.len() == self.plan.quorum.nodes() {
-            for (call, reply) in std::mem::take(&mut holder.withheld) {
-                let node = self.connections[self.calls[call].connection].node;
-                self.feed_lease(tenure, node, call, reply);
+            for answer in std::mem::take(&mut holder.withheld) {
+                self.feed_lease(tenure, answer);
             }
         }
         None
@@ -239,6 +257,34 @@ pub fn execute_falsely(
         }
         _ => None,
     }
+}
+
+/// What a node does instead of lengthening a life while a switch is on: it sets the life that is asked for, whatever is left. An
+/// extension that asks for more than one of the TTLs does so since more is left: the switch may take that from it.
+pub fn give_life_falsely(
+    switch: Option<Switch>,
+    ttls: &[Ttl; 3],
+    node: &mut Node,
+    operation: &Operation,
+    local: Instant,
+) -> Option<Reply> {
+    let (key, owner, ttl) = match (switch?, operation) {
+        (Switch::AsksForLess, Operation::Extend { key, owner, ttl, .. }) => {
+            (key, owner, if ttls.contains(ttl) { ttl } else { &ttls[0] })
+        }
+        (
+            Switch::LivesAreSet,
+            Operation::Extend { key, owner, ttl, .. }
+            | Operation::Claim { key, owner, ttl, .. }
+            | Operation::Queue { key, owner, hand_over: ttl, .. },
+        ) => (key, owner, ttl),
+        _ => return None,
+    };
+    let reply = node.store.execute(operation, local);
+    if reply.is_granted() || reply == Reply::Voted {
+        node.store.put_foreign(key, &owner.to_hex(), Some(ttl.duration()), local);
+    }
+    Some(reply)
 }
 
 fn shifted(reading: Instant, nanos: i64) -> Instant {

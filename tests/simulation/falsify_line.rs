@@ -1,10 +1,12 @@
-//! What the switches of `broken.rs` do to waiting in line. Without a switch, every function here hands on what it was
+//! What the switches of `broken.rs` do to waiting in the queue. Without a switch, every function here hands on what it was
 //! given.
 
 use redquorum::protocol::lease::End;
 use redquorum::protocol::message::{Operation, Owner, Reply};
+use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
-use redquorum::protocol::wait_queue::waiter::Setback;
+use redquorum::protocol::wait_queue::signal::Signal;
+use redquorum::protocol::wait_queue::waiter::ClaimFailure;
 
 use super::broken::Switch;
 use super::node::Node;
@@ -23,11 +25,36 @@ impl World {
         }
     }
 
+    /// What a waiter is made to think of its part among its client's, in place of what the groups said.
+    pub fn falsify_lead(&mut self, number: usize, look: Option<Instant>) {
+        let leads = match self.broken {
+            Some(Switch::EverybodyLooks) => true,
+            Some(Switch::NeverWokenNorLooking | Switch::LeadersNeverLook) => false,
+            _ => return,
+        };
+        self.waiters[number].waiter.set_leads(leads, look.unwrap_or(Instant::FAR_FUTURE));
+    }
+
+    /// Whether a signal does not reach its waiter.
+    pub fn keeps_signal_back(&self, number: usize, signal: Signal) -> bool {
+        let stands: NodeId = self.waiters[number].waiter.node();
+        match (self.broken, signal) {
+            (Some(Switch::LeadersNeverLook), Signal::Leads(Some(_))) => true,
+            (Some(Switch::NobodyIsMoved), Signal::Usable(node)) => node != stands,
+            _ => false,
+        }
+    }
+
+    /// What an acquisition is told of a queue that cannot be used.
+    pub fn falsify_unable(&self, reply: Reply) -> Reply {
+        if self.broken == Some(Switch::UnreachedIsRefused) { Reply::QueueFull } else { reply }
+    }
+
     /// What a waiter is told of its failed claim.
-    pub fn falsify_setback(&self, setback: &mut Setback) {
+    pub fn falsify_setback(&self, claim_failure: &mut ClaimFailure) {
         match self.broken {
-            Some(Switch::HeadGivesUpItsVote) => setback.best = false,
-            Some(Switch::HeadsNeverGiveWay) => setback.holder = true,
+            Some(Switch::HeadGivesUpItsVote) => claim_failure.best = false,
+            Some(Switch::HeadsNeverGiveWay) => claim_failure.holder = true,
             _ => {}
         }
     }
@@ -72,7 +99,7 @@ impl World {
     }
 }
 
-/// What a node does to its line instead while a switch is on; `None` where it does the usual.
+/// What a node does to its queue instead while a switch is on; `None` where it does the usual.
 pub fn keep_line_falsely(
     switch: Option<Switch>,
     node: &mut Node,

@@ -90,7 +90,7 @@ impl World {
         let fault = match self.broken {
             Some(Switch::ServerClockSteps) if self.draw.chance(200) => Fault::ServerStep,
             Some(Switch::WallClock) if self.draw.chance(200) => Fault::WallStep,
-            Some(Switch::NeverReturns) if self.draw.chance(800) => {
+            Some(switch) if switch.is_about_moving() && self.draw.chance(800) => {
                 self.draw.pick(&[Fault::Stall, Fault::Mute, Fault::Foreign])
             }
             Some(Switch::ClockSleeps) if self.draw.chance(200) => Fault::Pause,
@@ -111,6 +111,7 @@ impl World {
         let duration = self.draw.spread(2 * self.plan.latency, 2 * self.plan.guard());
         self.faults += 1;
         self.lose_counters(node);
+        self.spend_counters();
         note!(self, "fault: {fault:?}, c{client}, {}, {} ms", NodeId::new(node), duration / MILLI);
         match fault {
             Fault::Reset | Fault::Stall | Fault::Detour | Fault::Mute => {
@@ -135,7 +136,7 @@ impl World {
             }
             Fault::Foreign if self.draw.chance(500) => {
                 let key = self.draw.below(self.keys.len() as u64) as usize;
-                let longer = if self.broken == Some(Switch::NeverReturns) { 4 } else { 1 };
+                let longer = if self.broken.is_some_and(Switch::is_about_moving) { 4 } else { 1 };
                 (0..self.nodes.len()).for_each(|node| self.put_foreign(node, key, longer * duration));
             }
             Fault::Foreign => {
@@ -288,7 +289,7 @@ impl World {
             record.nodes.iter_mut().for_each(|node| node.left_to_ttl = true);
         }
         self.clients[client].ledger = Ledger::default();
-        self.clients[client].open_debts.clear();
+        self.clients[client].pending_cleanups.clear();
     }
 
     fn put_foreign(&mut self, node: usize, key: usize, duration: u64) {

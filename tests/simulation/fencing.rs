@@ -1,14 +1,13 @@
 //! Fencing tokens: the clients' wall clocks, which suggest them, and what became of them.
 //!
-//! In *tame* histories all wall clocks, those of the nodes too, are off by a small part of the restart guard. In all others they
+//! In *tame* histories all wall clocks, those of the nodes too, are off by a small part of the restart delay. In all others they
 //! are off by hours, and one may be years ahead: tokens rise all the same, unless a node loses its counters.
 //!
 //! It draws from a stream of its own, so that a history without fenced locks is what it would be without this file.
 
 use std::time::Duration;
 
-use redquorum::protocol::fencing::{Carry, Fence, FencingToken, MOST_AHEAD, Retention};
-use redquorum::protocol::lease::Lease;
+use redquorum::protocol::fencing::{Carry, Counter, END, Fence, FencingToken, MOST_AHEAD, Retention};
 use redquorum::protocol::message::{HolderValue, Key, Operation, Owner, Reply};
 use redquorum::protocol::quorum::{NodeId, Quorum};
 use redquorum::protocol::time::Instant;
@@ -48,6 +47,8 @@ pub struct Fencing {
     last: Vec<Option<(FencingToken, usize)>>,
     /// Some node has lost its counters.
     lost: bool,
+    /// Counters come to their end.
+    spends: bool,
 }
 
 impl Fencing {
@@ -73,11 +74,13 @@ impl Fencing {
             off: vec![0; plan.clients],
             last: vec![None; plan.keys],
             lost: false,
+            spends: false,
         };
         if broken == Some(Switch::ClocksApart) {
             fencing.tame = Some(50 * guard);
         }
         (0..plan.clients).for_each(|client| fencing.step(client));
+        fencing.spends = broken == Some(Switch::GoesOnAfterTheEnd) || fencing.draw.chance(100);
         fencing
     }
 
@@ -110,13 +113,28 @@ impl Fencing {
 }
 
 impl World {
-    /// A lease with the token that was drawn for it, or none.
-    pub fn fence(&mut self, lease: Lease, client: usize) -> Lease {
+    /// Whether a lease has a token, as drawn for it, and what its client's clock suggests.
+    pub fn draw_fence(&mut self, client: usize) -> Option<Fence> {
         if !self.fencing.is_on() || !self.fencing.draw.chance(self.fencing.share) {
-            return lease;
+            return None;
         }
         let candidate = (NOON + self.now / 1_000).saturating_add_signed(self.fencing.off[client]);
-        lease.fenced(candidate, Retention::new(self.fencing.retention))
+        Some(Fence::Advance { candidate, retention: Retention::new(self.fencing.retention) })
+    }
+
+    /// Now and then the counter of a key is at its end on many nodes, as after a client whose clock was ages ahead.
+    pub fn spend_counters(&mut self) {
+        if !self.fencing.spends || !self.fencing.draw.chance(100) {
+            return;
+        }
+        let key = self.fencing.draw.below(self.keys.len() as u64) as usize;
+        let owner = Owner::from_bytes([0xee; 16]);
+        let spent = Counter { number: END, owner, expires: u64::MAX };
+        for node in &mut self.nodes {
+            if self.fencing.draw.chance(800) {
+                node.store.put_counter(&self.keys[key], spent);
+            }
+        }
     }
 
     /// A node executed a command of a lease: where its counter stands, and why.
@@ -215,6 +233,9 @@ impl World {
         let raises = matches!(operation, Operation::Raise { .. });
         if raises && !std::mem::replace(&mut self.tenures[tenure].raises, true) {
             self.counters.add(Seen::RaiseNeeded);
+            if let Some(task) = self.tenures[tenure].task {
+                self.tasks[task].raises = true;
+            }
         }
     }
 }

@@ -4,8 +4,7 @@
 use std::collections::VecDeque;
 
 use redquorum::protocol::in_doubt::{Debt, DebtId};
-use redquorum::protocol::lease::CallId;
-use redquorum::protocol::message::{ConnectionId, NotSent, Operation, Reply, Unknown};
+use redquorum::protocol::message::{CallId, ConnectionId, NotSent, Operation, Reply, Unknown};
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::restart::{Memory, Standing};
 use redquorum::protocol::time::Instant;
@@ -69,7 +68,7 @@ pub struct Connection {
 pub enum Purpose {
     Lease { tenure: usize, call: CallId },
     Settlement { debt: DebtId },
-    Line { waiter: usize, call: u32, generation: u32 },
+    Line { waiter: usize, call: CallId, generation: u32 },
 }
 
 /// One operation on its way, and back.
@@ -356,8 +355,8 @@ impl World {
         let read = self.client_now(client);
         for reading in self.nodes[node].reading(self.now, read) {
             if let Some(cause) = self.links[link].memory.handle_reading(&reading) {
-                self.counters.add(Seen::Guarded);
-                note!(self, "c{client}: {} is guarded: {cause}", NodeId::new(node));
+                self.counters.add(Seen::TooYoung);
+                note!(self, "c{client}: {} is too young: {cause}", NodeId::new(node));
             }
         }
     }
@@ -373,9 +372,9 @@ impl World {
     /// A connection listens for wake-ups, where they can come.
     fn subscribe(&mut self, connection: usize) {
         let Connection { client, node, .. } = self.connections[connection];
-        if self.clients[client].in_line && !self.clients[client].deaf {
+        if self.clients[client].in_queue && !self.clients[client].deaf {
             self.connections[connection].listens = true;
-            self.nodes[node].store.subscribe(self.clients[client].board.client);
+            self.nodes[node].store.subscribe(self.clients[client].id);
         }
     }
 
@@ -383,7 +382,7 @@ impl World {
     pub fn unsubscribe(&mut self, connection: usize) {
         let Connection { client, node, ref mut listens, .. } = self.connections[connection];
         if std::mem::take(listens) {
-            self.nodes[node].store.unsubscribe(self.clients[client].board.client);
+            self.nodes[node].store.unsubscribe(self.clients[client].id);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redquorum::node::store::Store;
-use redquorum::protocol::message::{HolderValue, Key, Owner, Reply, Unknown};
+use redquorum::protocol::message::{HolderValue, Key, Operation, Owner, Reply, Unknown};
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::restart::{Id, Marker, MarkerSeen, Reading, Run};
 use redquorum::protocol::time::Instant;
@@ -12,7 +12,7 @@ use redquorum::protocol::wait_queue::rank::NodeName;
 use super::broken::Switch;
 use super::clock::{Clock, MILLI, TrueTime};
 use super::counters::Seen;
-use super::falsify::execute_falsely;
+use super::falsify::{execute_falsely, give_life_falsely};
 use super::falsify_line::keep_line_falsely;
 use super::fencing::count_falsely;
 use super::laws::{self, Law};
@@ -198,7 +198,8 @@ impl World {
         let place = &mut self.nodes[node];
         let local = place.clock.at(self.now);
         let key = self.calls[call].operation.key();
-        let before = place.store.holder(key, local).map(|holder| holder.value);
+        let (before, life) =
+            place.store.holder(key, local).map(|holder| (holder.value, holder.remaining)).unzip();
         let counted = place.store.counter(key, local).map(|counter| counter.owner);
         let operation = &self.calls[call].operation;
         let released = match self.broken {
@@ -208,9 +209,11 @@ impl World {
         let place = &mut self.nodes[node];
         let falsely = execute_falsely(self.broken, place, operation, local)
             .or_else(|| keep_line_falsely(self.broken, place, operation, released, local))
-            .or_else(|| count_falsely(self.broken, place, operation, local));
+            .or_else(|| count_falsely(self.broken, place, operation, local))
+            .or_else(|| give_life_falsely(self.broken, &self.plan.ttls, place, operation, local));
         let reply = falsely.unwrap_or_else(|| place.store.execute(operation, local));
-        let after = place.store.holder(key, local).map(|holder| holder.value);
+        let (after, left) =
+            place.store.holder(key, local).map(|holder| (holder.value, holder.remaining)).unzip();
         let wake_ups = place.store.take_wake_ups();
 
         let carried = before == Some(HolderValue::Owner(subject));
@@ -220,6 +223,15 @@ impl World {
         let change = Change { before, after };
         self.calls[call].truly_granted = reply.is_granted() && (creates || carried);
         self.demand(Law::OthersAreUntouched, laws::others_are_untouched(subject, &operation, &change));
+        if carries && carried {
+            self.demand(
+                Law::LivesOnlyGrow,
+                laws::lives_only_grow(&operation, life.flatten(), left.flatten()),
+            );
+        }
+        if matches!(&operation, Operation::Extend { ttl, .. } if !self.plan.ttls.contains(ttl)) {
+            self.counters.add(Seen::AskedForWhatIsLeft);
+        }
         if carries {
             self.demand(Law::SettledStaysClear, laws::settled_stays_clear(&self.owners[owner], node));
         }

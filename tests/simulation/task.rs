@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use redquorum::protocol::backoff::{Backoff, Cause};
-use redquorum::protocol::lease::{Asking, Event as LeaseEvent, Failure, Lease, NotExtended, Released};
-use redquorum::protocol::message::{HolderValue, Owner, Reply};
+use redquorum::protocol::acquire::{Acquisition, Failed, Outlook, Rules, Step, Wait};
+use redquorum::protocol::backoff::Backoff;
+use redquorum::protocol::lease::{
+    Asking, Event as LeaseEvent, Failure, Lease, NotExtended, Options, Released,
+};
+use redquorum::protocol::message::{HolderValue, Owner};
 use redquorum::protocol::quorum::NodeSet;
-use redquorum::protocol::renewal::Keep;
+use redquorum::protocol::renewal::Schedule;
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::validity::Ttl;
 
@@ -14,8 +17,10 @@ use super::broken::Switch;
 use super::client::Tenure;
 use super::clock::MILLI;
 use super::counters::Seen;
+use super::laws::{self, Law};
+use super::line_laws;
 use super::trace::note;
-use super::waiter::{self, InLine};
+use super::waiter::Queued;
 use super::witness::{OwnerWitness, RoundKind};
 use super::world::{Event, World};
 
@@ -25,7 +30,7 @@ pub enum State {
     Thinking,
     Acquiring(usize),
     /// In line, or claiming from there.
-    InLine(usize),
+    Queued(usize),
     /// Between two attempts.
     Waiting,
     Holding(usize),
@@ -38,17 +43,26 @@ pub enum State {
 pub struct Task {
     pub client: usize,
     pub state: State,
-    key: usize,
-    backoff: Backoff,
-    attempts_left: u64,
+    pub key: usize,
+    pub ttl: Ttl,
+    /// What it does to get the lock, until it has it.
+    acquisition: Option<Acquisition>,
     extensions_left: u64,
-    /// Extends in good time, again and again: by the schedule of the keeper.
-    keep: Option<Keep>,
-    asking: Asking,
-    ttl: Ttl,
-    /// It waits in line where it can, until then on its client's clock.
-    in_line: bool,
-    deadline: Instant,
+    /// Extends in good time, again and again: by the schedule of the renewal task.
+    keep: Option<Schedule>,
+    /// Whether its acquire waits, and until when on its client's clock: beside the acquisition's own books.
+    pub waits: bool,
+    pub deadline: Instant,
+    /// How often its acquire asked all nodes.
+    pub asked: u64,
+    /// A queue was refused to its acquire.
+    pub refused: bool,
+    /// A quorum of nodes told its acquire that no token is left.
+    pub spent: bool,
+    /// A quorum of nodes refused its last attempt, so that it has to wait in the queue next.
+    pub must_queue: bool,
+    /// One of its claims needed a second round for its token.
+    pub raises: bool,
     /// Each wake-up carries the number it was set with; an older one means nothing any more.
     alarm: u32,
     /// It has acquired and released in the healed world.
@@ -63,14 +77,17 @@ impl Task {
             client,
             state: State::Thinking,
             key: 0,
-            backoff: Backoff::new(Duration::ZERO, Duration::ZERO),
-            attempts_left: 0,
+            ttl,
+            acquisition: None,
             extensions_left: 0,
             keep: None,
-            asking: Asking::Set,
-            ttl,
-            in_line: false,
+            waits: false,
             deadline: Instant::FAR_FUTURE,
+            asked: 0,
+            refused: false,
+            spent: false,
+            must_queue: false,
+            raises: false,
             alarm: 0,
             got_in: false,
             last_owner: None,
@@ -79,6 +96,11 @@ impl Task {
 
     pub fn is_done(&self) -> bool {
         self.state == State::Done
+    }
+
+    /// What its acquire does next; `None` if it is not acquiring.
+    pub fn step(&self) -> Option<Step> {
+        self.acquisition.as_ref().map(Acquisition::step)
     }
 }
 
@@ -95,12 +117,15 @@ impl World {
         }
         match self.tasks[task].state {
             State::Thinking => self.set_out(task),
-            State::Waiting => self.attempt(task),
+            State::Waiting => {
+                self.tell_acquisition(task, |acquisition, _, now| acquisition.handle_timeout(now));
+                self.advance(task);
+            }
             State::Acquiring(tenure) => {
                 self.counters.add(Seen::AbandonedMidRound);
                 self.walk_away(tenure);
             }
-            State::InLine(waiter) => self.walk_out_of_line(task, waiter),
+            State::Queued(waiter) => self.walk_out_of_line(task, waiter),
             State::Holding(tenure) => self.act_as_holder(task, tenure),
             State::Releasing(tenure) => {
                 self.counters.add(Seen::ReleaseAbandoned);
@@ -112,6 +137,7 @@ impl World {
 
     /// Thinks for a while; in the healed world, has had enough once it got in.
     pub fn think(&mut self, task: usize) {
+        self.tasks[task].acquisition = None;
         if self.healed && self.tasks[task].got_in {
             self.tasks[task].state = State::Done;
             self.all_in_at = self.now;
@@ -125,58 +151,153 @@ impl World {
     fn set_out(&mut self, task: usize) {
         let key = self.draw.below(self.keys.len() as u64) as usize;
         let client = self.tasks[task].client;
-        let lines = self.clients[client].in_line;
-        let waits = lines && (self.healed || self.draw.chance(self.plan.waits));
-        let attempts_left = match self.healed || waits {
-            true => u64::MAX,
-            // A newcomer that tries once beside those in line.
-            false if lines => 1,
-            false => self.draw.spread(1, 32),
+        let queues = self.clients[client].in_queue;
+        // One of a client in the queue that does not wait is a newcomer that tries once beside it.
+        let waits = self.healed || self.draw.chance(if queues { self.plan.waits } else { 700 });
+        let limited = waits && !self.healed && !self.broken.is_some_and(Switch::is_about_moving);
+        let limit = Duration::from_nanos(self.draw.spread(MILLI, self.plan.wait));
+        let now = self.client_now(client);
+        let (wait, deadline) = match (waits, limited && self.draw.chance(800)) {
+            (false, _) => (Wait::No, now),
+            (true, true) => (Wait::AtMost(limit), now.after(limit)),
+            (true, false) => (Wait::Unlimited, Instant::FAR_FUTURE),
         };
-        let mut deadline = Instant::FAR_FUTURE;
-        let limited = waits && !self.healed && self.broken != Some(Switch::NeverReturns);
-        if limited && self.draw.chance(800) {
-            let wait = self.draw.spread(MILLI, self.plan.wait);
-            deadline = self.client_now(client).after(Duration::from_nanos(wait));
-        }
         let ttl = self.draw.pick(&self.plan.ttls);
         let least = Duration::from_nanos(4 * self.plan.latency.max(MILLI));
-        let backoff = Backoff::new(least, self.plan.backoff);
-        let asking = if self.draw.chance(800) { Asking::Set } else { Asking::Claim };
-        self.tasks[task] = Task {
-            key,
-            backoff,
-            attempts_left,
-            asking,
-            ttl,
-            in_line: waits,
-            deadline,
-            ..std::mem::replace(&mut self.tasks[task], Task::new(0, ttl))
+        let rules = Rules {
+            quorum: self.plan.quorum,
+            wait: if waits && self.broken == Some(Switch::WaitsOn) { Wait::Unlimited } else { wait },
+            backoff: Backoff::new(least, self.plan.backoff),
+            queues,
+            contended: self.clients[client].contended_keys.contains(&self.keys[key]),
         };
-        if waits && self.clients[client].board.hints.contains_key(&key) {
+        let acquisition = Acquisition::new(rules, now);
+        if matches!(acquisition.step(), Step::Queue { .. }) {
             self.counters.add(Seen::HintedIntoLine);
-            return self.enter_line(task);
         }
-        self.attempt(task);
+        let acquisition = Some(acquisition);
+        let before = std::mem::replace(&mut self.tasks[task], Task::new(client, ttl));
+        let Task { alarm, got_in, last_owner, .. } = before;
+        let acquiring =
+            Task { key, acquisition, waits, deadline, alarm, got_in, last_owner, ..Task::new(client, ttl) };
+        self.tasks[task] = acquiring;
+        self.advance(task);
+    }
+
+    /// Tells the acquisition of a task what happened, with a random number and the time.
+    pub fn tell_acquisition(&mut self, task: usize, tell: impl FnOnce(&mut Acquisition, u64, Instant)) {
+        let (random, now) = (self.draw.next(), self.client_now(self.tasks[task].client));
+        if let Some(acquisition) = &mut self.tasks[task].acquisition {
+            tell(acquisition, random, now);
+        }
+    }
+
+    /// Does what the acquisition of a task says.
+    pub fn advance(&mut self, task: usize) {
+        loop {
+            match self.tasks[task].step() {
+                None => return,
+                Some(Step::Attempt(asking)) => return self.attempt(task, asking),
+                Some(Step::Queue { .. }) => return self.enter_line(task),
+                Some(Step::Sleep(until)) => return self.sleep(task, until),
+                Some(Step::Look) => self.look_at_guards(task),
+                Some(Step::Fail) => return self.fail(task),
+            }
+        }
+    }
+
+    fn sleep(&mut self, task: usize, until: Instant) {
+        self.tasks[task].state = State::Waiting;
+        let at = self.client_when(self.tasks[task].client, until).max(self.now);
+        // Timers end late, never early.
+        let late = self.draw.between(0, self.plan.latency);
+        self.wake_after(task, at + late - self.now);
+    }
+
+    /// What the restart delay means for an acquire, by what its client knows of the nodes.
+    fn look_at_guards(&mut self, task: usize) {
+        let client = self.tasks[task].client;
+        let now = self.client_now(client);
+        let connected = |node: &usize| self.links[self.link_of(client, *node)].connection.is_some();
+        let nodes = (0..self.nodes.len()).filter(connected);
+        let standings = nodes.map(|node| self.standing(client, node));
+        let outlook = Outlook::of(self.plan.quorum, standings, now);
+        self.tell_acquisition(task, |acquisition, random, now| {
+            acquisition.handle_outlook(outlook, random, now);
+        });
+        if outlook != Outlook::Open && matches!(self.tasks[task].step(), Some(Step::Sleep(_))) {
+            self.counters.add(Seen::GuardSleptOut);
+        }
+    }
+
+    /// An acquire has ended without the lock.
+    fn fail(&mut self, task: usize) {
+        let Some(end) = self.tasks[task].acquisition.take().map(Acquisition::into_end) else { return };
+        note!(self, "task {task} gives up after {:?}: {:?}", end.waited, end.last.failure);
+        let is_final = end.waited.is_none() && end.last.is_final();
+        self.counters.add(match end.waited {
+            Some(_) => Seen::TimedOut,
+            None if is_final => Seen::TokensExhausted,
+            None if self.tasks[task].waits => Seen::GuardOutlastsWait,
+            None => Seen::AskedOnceInVain,
+        });
+        self.see_wait_end(task);
+        if is_final && self.broken == Some(Switch::GoesOnAfterTheEnd) {
+            return self.attempt(task, Asking::Set);
+        }
+        // There is nothing to wait for, so that it has had its turn.
+        self.tasks[task].got_in |= self.healed && is_final;
+        self.think(task);
+    }
+
+    /// All nodes are about to be asked, by an attempt or by a claim from the queue.
+    pub fn see_attempt(&mut self, task: usize) {
+        self.demand(Law::AsksNoMore, laws::asks_no_more(&self.tasks[task]));
+        self.demand(Law::ContentionQueues, laws::contention_queues(&self.tasks[task]));
+        self.tasks[task].asked += 1;
+    }
+
+    /// They refused, by what they truly answered.
+    pub fn see_failure(&mut self, task: usize, tenure: usize) {
+        let (round, needed) = (&self.tenures[tenure].round, self.plan.quorum.needed());
+        let (held, spent) = (round.held.len() >= needed, round.spent.len() >= needed);
+        let (counted, beside) = (round.uncounted.is_empty(), self.tenures[tenure].waiter.is_none());
+        let queues = self.clients[self.tasks[task].client].in_queue;
+        let now = self.client_now(self.tasks[task].client);
+        let actor = &mut self.tasks[task];
+        actor.spent |= spent && counted;
+        actor.must_queue = beside && held && queues && actor.waits && !actor.refused && now < actor.deadline;
+    }
+
+    /// A wait ends, with the lock or without.
+    fn see_wait_end(&mut self, task: usize) {
+        let Task { client, deadline, raises, .. } = self.tasks[task];
+        if deadline == Instant::FAR_FUTURE {
+            return;
+        }
+        // A claim that was begun just before; its timer and those of the wait end late.
+        // In a healed world the latency is a quarter of what it was when they were set.
+        let timers = if self.healed { 16 } else { 4 };
+        // A fencing token may take a second round.
+        let rounds = if raises { 2 } else { 1 };
+        let slack = rounds * self.plan.reply_timeout + Duration::from_nanos(timers * self.plan.latency);
+        let ended = self.client_when(client, deadline);
+        let excused = self.clients[client].paused_until + slack.as_nanos() as u64 >= ended;
+        let now = self.client_now(client);
+        self.demand(Law::WaitEndsInTime, line_laws::wait_ends_in_time(now, deadline, slack, excused));
     }
 
     /// One round under a new owner.
-    fn attempt(&mut self, task: usize) {
-        let Task { client, key, asking, .. } = self.tasks[task];
-        let ttl = match self.tasks[task].in_line {
-            true => self.tasks[task].ttl,
-            false => self.draw.pick(&self.plan.ttls),
-        };
+    fn attempt(&mut self, task: usize, asking: Asking) {
+        self.see_attempt(task);
+        let Task { client, key, ttl, .. } = self.tasks[task];
         let owner = self.owner_for(task);
         let terms = self.plan.terms(ttl);
         let subject = self.owners[owner].owner;
         let now = self.client_now(client);
-        let lease = Lease::acquire(terms, self.keys[key].clone(), subject, asking, now);
-        let lease = self.fence(lease, client);
-        let lease = match self.lines(client, key) {
-            Some(lines) => lease.with_lines(lines),
-            None => lease,
-        };
+        let fence = self.draw_fence(client);
+        let options = Options { queues: self.queues(client, key), fence, ..Options::default() };
+        let lease = Lease::acquire(terms, self.keys[key].clone(), subject, asking, options, now);
         let tenure = self.tenures.len();
         self.tenures.push(Tenure::new(lease, client, task, owner, ttl.as_millis(), self.now));
         note!(
@@ -261,6 +382,8 @@ impl World {
 
     fn begin_to_hold(&mut self, task: usize, tenure: usize) {
         self.counters.add(Seen::Granted);
+        self.see_wait_end(task);
+        self.tasks[task].acquisition = None;
         if self.tenures[tenure].round.answered.len() < self.plan.quorum.nodes() {
             self.counters.add(Seen::HeldWithSilentNode);
         }
@@ -272,7 +395,7 @@ impl World {
         let random = self.random();
         let lease = &self.tenures[tenure].lease;
         let ttl = lease.longest();
-        self.tasks[task].keep = keeps.then(|| Keep::new(ttl, lease.round().started(), random));
+        self.tasks[task].keep = keeps.then(|| Schedule::new(ttl, lease.round().started(), random));
         self.tasks[task].extensions_left = extensions;
         let hold = self.hold_time(task, tenure);
         self.wake_after(task, hold);
@@ -370,46 +493,31 @@ impl World {
     }
 
     fn failed(&mut self, task: usize, tenure: usize, failure: Failure) {
-        let round = self.tenures[tenure].lease.round();
-        let majority = round.majority_holder().cloned();
-        let remaining = round.shortest_remaining();
+        let round = self.tenures[tenure].lease.round().clone();
+        let majority = round.majority_holder();
         if matches!(majority, Some(HolderValue::Foreign(_))) {
             self.counters.add(Seen::ForeignHolder);
         }
-        let (seen, cause) = match failure {
-            Failure::Contended if majority.is_none() => (Seen::SplitVote, Cause::Split),
-            Failure::Contended => (Seen::Contended, Cause::Held(remaining)),
-            Failure::Unavailable => (Seen::Unavailable, Cause::Unavailable),
-            Failure::Guarded { .. } => (Seen::FailedByGuard, Cause::Unavailable),
-            Failure::Exhausted { .. } => (Seen::Exhausted, Cause::Unavailable),
-        };
-        self.counters.add(seen);
+        self.counters.add(match failure {
+            Failure::Contended if majority.is_none() => Seen::SplitVote,
+            Failure::Contended => Seen::Contended,
+            Failure::Unavailable => Seen::Unavailable,
+            Failure::TooYoung { .. } => Seen::FailedByRestartDelay,
+            Failure::Exhausted { .. } => Seen::Exhausted,
+        });
         self.tenures[tenure].dropped = self.draw.chance(300);
-        let random = self.draw.next();
-        let actor = &mut self.tasks[task];
-        actor.attempts_left -= 1;
-        if actor.attempts_left == 0 {
-            return self.think(task);
-        }
-        if actor.in_line && failure == Failure::Contended {
-            return self.enter_line(task);
-        }
-        let actor = &mut self.tasks[task];
-        actor.state = State::Waiting;
-        // Contention is known now: the path that also tells the holder's remaining life.
-        actor.asking = if failure == Failure::Contended { Asking::Claim } else { actor.asking };
-        let pause = actor.backoff.next(cause, random).as_nanos() as u64;
-        self.wake_after(task, pause);
+        self.see_failure(task, tenure);
+        self.tell_acquisition(task, |acquisition, random, at| {
+            acquisition.handle_failure(Failed { failure, round, at }, random, at);
+        });
+        self.advance(task);
     }
 
-    /// Stands in line, for as long as its wait lasts.
+    /// Waits in the queue, for as long as the acquisition says.
     fn enter_line(&mut self, task: usize) {
-        let Task { client, key, ttl, deadline, .. } = self.tasks[task];
-        if self.client_now(client) >= deadline {
-            return self.think(task);
-        }
-        let waiter = self.stand_in_line(task, key, ttl, deadline);
-        self.tasks[task].state = State::InLine(waiter);
+        self.tasks[task].must_queue = false;
+        let waiter = self.stand_in_line(task);
+        self.tasks[task].state = State::Queued(waiter);
         if !self.healed && self.draw.chance(self.plan.impatience) {
             let patience = self.draw.spread(self.plan.latency / 4, 1_500 * MILLI);
             self.wake_after(task, patience);
@@ -419,22 +527,7 @@ impl World {
         self.drive(waiter);
     }
 
-    /// No line can be used: asks again after a pause. One that could not be reached is tried again.
-    pub fn no_line(&mut self, task: usize, reply: Reply) {
-        let random = self.draw.next();
-        let actor = &mut self.tasks[task];
-        actor.in_line &= !waiter::is_final(&reply);
-        actor.asking = if actor.in_line { actor.asking } else { Asking::Claim };
-        let (client, deadline) = (actor.client, actor.deadline);
-        let pause = actor.backoff.next(Cause::Held(None), random).as_nanos() as u64;
-        if self.client_now(client) >= deadline {
-            return self.think(task);
-        }
-        self.tasks[task].state = State::Waiting;
-        self.wake_after(task, pause);
-    }
-
-    /// The future of an acquire is dropped while it stands in line, or claims from there.
+    /// The future of an acquire is dropped while it waits in the queue, or claims from there.
     fn walk_out_of_line(&mut self, task: usize, waiter: usize) {
         note!(self, "task {task} drops w{waiter}");
         let voted = self.has_vote(waiter);
@@ -453,20 +546,13 @@ impl World {
         }
     }
 
-    /// A waiter may be dropped, or its wait may end, just when it is given the vote.
+    /// A waiter may be dropped just when it is given the vote.
     pub fn strike_at_hand_over(&mut self, owner: usize) {
         let Some(waiter) = self.owners[owner].waiter else { return };
-        let InLine { client, task, over, deadline, .. } = self.waiters[waiter];
-        if self.healed || over || !self.draw.chance(self.plan.bad_timing) {
-            return;
-        }
-        let soon = self.draw.below(8 * self.plan.latency);
-        if self.draw.chance(500) {
+        let Queued { task, over, .. } = self.waiters[waiter];
+        if !self.healed && !over && self.draw.chance(self.plan.bad_timing) {
+            let soon = self.draw.below(8 * self.plan.latency);
             self.wake_after(task, soon);
-        } else {
-            let ends = self.client_now(client).after(Duration::from_nanos(soon));
-            self.waiters[waiter].deadline = deadline.min(ends);
-            self.schedule(self.client_when(client, ends), Event::WaiterTimer(waiter));
         }
     }
 

@@ -1,71 +1,18 @@
-//! Wake-ups: how a node's publish travels, and what a client makes of it.
-//!
-//! The client's side is what `node/wakeups.rs` does in the library: a wake-up goes to whoever listens for its owner, one
-//! for an owner that nobody listens for is answered by a release, and of all waiters of a client for one key at one node
-//! the best-placed looks for all.
-
-use std::collections::BTreeMap;
-use std::time::Duration;
+//! Wake-ups: how a node's publish travels, and how what the real `Groups` give out reaches the waiters of a client.
 
 use redquorum::node::store::WakeUp;
-use redquorum::protocol::in_doubt::{Debt, Doubt};
-use redquorum::protocol::message::{ClientId, Operation, Owner, Reply};
-use redquorum::protocol::quorum::{NodeId, NodeSet};
+use redquorum::protocol::message::{ClientId, Operation, Reply};
+use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
-use redquorum::protocol::validity::{Drift, Ttl};
-use redquorum::protocol::wait_queue::rank::LINE_LIFE;
+use redquorum::protocol::wait_queue::signal::{Signal, Signals};
 
 use super::broken::Switch;
-use super::clock::MILLI;
+use super::clock::{MILLI, TrueTime};
 use super::counters::Seen;
 use super::laws::Law;
 use super::line_laws;
 use super::trace::note;
 use super::world::{Event, World};
-
-/// The length of a hand-over by a client that only passes on what was not meant for it.
-const PASSED_ON: Duration = Duration::from_millis(500);
-
-/// What a waiter hears by: one for each of its owners, so that what was meant for an earlier one is lost.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mailbox {
-    pub waiter: usize,
-    pub generation: u32,
-}
-
-/// What a waiter is told besides answers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Signals {
-    pub woken: bool,
-    pub nudged: bool,
-    pub leads: Option<Option<Instant>>,
-    pub usable: NodeSet,
-}
-
-/// The key, by its number, and the node of a line.
-pub type GroupName = (usize, usize);
-
-/// A waiter's place among its client's: score and owner.
-pub type Member = (u64, Owner);
-
-/// Who of one client waits, and for what.
-#[derive(Debug, Default)]
-pub struct Switchboard {
-    pub client: ClientId,
-    listening: BTreeMap<usize, Mailbox>,
-    groups: BTreeMap<GroupName, Group>,
-    /// Contended keys, each with the node at which somebody waits.
-    pub hints: BTreeMap<usize, usize>,
-    /// The worst round trip of late.
-    pub pace: Duration,
-}
-
-#[derive(Debug, Default)]
-struct Group {
-    members: BTreeMap<Member, Mailbox>,
-    look: Instant,
-    better: NodeSet,
-}
 
 /// A wake-up on its way.
 #[derive(Clone, Debug)]
@@ -75,32 +22,18 @@ pub struct Publication {
     pub key: usize,
 }
 
-impl Switchboard {
-    pub fn new(client: usize) -> Self {
-        let mut bytes = [0xc1; 16];
-        bytes[0] = client as u8;
-        Self { client: ClientId::from_bytes(bytes), ..Self::default() }
-    }
-
-    pub fn listen(&mut self, owner: usize, mailbox: Mailbox) {
-        self.listening.insert(owner, mailbox);
-    }
-
-    pub fn listen_no_more(&mut self, owner: usize) {
-        self.listening.remove(&owner);
-    }
-
-    /// How long a round trip took. A bad one is forgotten over some twenty good ones.
-    pub fn note_pace(&mut self, round_trip: Duration) {
-        self.pace = round_trip.max(self.pace - self.pace / 8);
-    }
+/// A client as the queues know it.
+pub fn client_id(client: usize) -> ClientId {
+    let mut bytes = [0xc1; 16];
+    bytes[0] = client as u8;
+    ClientId::from_bytes(bytes)
 }
 
 impl World {
     /// Sends what a node published to whoever listens there.
     pub fn publish(&mut self, node: usize, wake_ups: Vec<WakeUp>) {
         for wake_up in wake_ups {
-            let client = self.clients.iter().position(|client| client.board.client == wake_up.client);
+            let client = self.clients.iter().position(|client| client.id == wake_up.client);
             let key = self.keys.iter().position(|key| *key == wake_up.key);
             let (Some(client), Some(key), Some(owner)) = (client, key, self.owner_number(wake_up.owner))
             else {
@@ -144,7 +77,22 @@ impl World {
                 at += late;
             }
         }
+        let at = at.max(self.aimed_at_the_end(publication.owner).unwrap_or(at));
         self.arrive_at_client(publication, at);
+    }
+
+    /// A wake-up may come just when the wait of its waiter ends.
+    fn aimed_at_the_end(&mut self, owner: usize) -> Option<TrueTime> {
+        let waiter = &self.waiters[self.owners[owner].waiter?];
+        let deadline = self.tasks[waiter.task].deadline;
+        if self.healed || self.plan.calm || waiter.over || deadline == Instant::FAR_FUTURE {
+            return None;
+        }
+        let ends = self.client_when(waiter.client, deadline);
+        let soon = ends > self.now && ends < self.now + 1_500 * MILLI;
+        let latency = self.plan.latency;
+        (soon && self.draw.chance(self.plan.bad_timing))
+            .then(|| ends.saturating_sub(latency) + self.draw.below(2 * latency))
     }
 
     fn arrive_at_client(&mut self, publication: Publication, at: u64) {
@@ -184,150 +132,98 @@ impl World {
         if self.broken == Some(Switch::WakeUpsUnheard) {
             return;
         }
-        let mailbox = self.clients[client].board.listening.get(&owner).copied();
-        let retired = self.owners[owner].retired;
-        let mut answered = false;
-        if let Some(mailbox) = mailbox {
-            self.signal(mailbox, |signals| signals.woken = true);
-        } else if self.broken != Some(Switch::StaleWakeUpIgnored) {
-            answered = true;
+        let (now, subject) = (self.client_now(client), self.owners[owner].owner);
+        let groups = &mut self.clients[client].groups;
+        let owed = groups.handle_wake_up(NodeId::new(node), subject, self.keys[key].clone(), now);
+        let owed = owed.filter(|_| self.broken != Some(Switch::StaleWakeUpIgnored));
+        self.deliver_signals(client, false);
+        let finding = line_laws::stale_wake_up_is_answered(owner, self.owners[owner].retired, owed.is_some());
+        self.demand(Law::StaleWakeUpIsAnswered, finding);
+        if let Some(debt) = owed {
             self.counters.add(Seen::StaleWakeUpAnswered);
-            let now = self.client_now(client);
             let record = &mut self.owners[owner];
             record.retired = true;
             record.nodes[node].named = now;
-            let life = Ttl::unchecked(LINE_LIFE);
-            let (key, subject) = (self.keys[key].clone(), record.owner);
-            let doubt = Doubt::named(now, life);
-            let debt = Debt::new(NodeId::new(node), key, subject, doubt, life, Drift::default());
-            let debt = debt.in_line(self.clients[client].board.client, Ttl::unchecked(PASSED_ON));
             self.take_on(client, owner, debt, true);
         }
-        let finding = line_laws::stale_wake_up_is_answered(owner, retired, answered);
-        self.demand(Law::StaleWakeUpIsAnswered, finding);
     }
 
     /// What the answer to a release tells of those who wait.
     pub fn note_line(&mut self, client: usize, node: usize, call: usize, reply: &Reply) {
-        if !matches!(self.calls[call].operation, Operation::HandOver { .. }) {
-            return;
+        if let Operation::HandOver { key, .. } = &self.calls[call].operation {
+            self.clients[client].contended_keys.released(key, NodeId::new(node), reply);
         }
-        let key = self.owners[self.calls[call].owner].key;
-        let hints = &mut self.clients[client].board.hints;
-        match reply {
-            Reply::HandedOver => {
-                hints.insert(key, node);
+    }
+
+    /// Puts signals into the waiters' mailboxes; those for an earlier owner of a waiter are lost. `urged` says whether the
+    /// one whose lead passes on had a reason to look beside its turn, which passes on like the turn.
+    pub fn deliver_signals(&mut self, client: usize, urged: bool) {
+        while let Some((owner, signal)) = self.clients[client].groups.poll_signal() {
+            let number = self.owner_number(owner).and_then(|owner| Some((owner, self.owners[owner].waiter?)));
+            let Some((owner, number)) = number else { continue };
+            if self.waiters[number].over
+                || self.waiters[number].owner != Some(owner)
+                || self.keeps_signal_back(number, signal)
+            {
+                continue;
             }
-            Reply::Granted if hints.get(&key) == Some(&node) => {
-                hints.remove(&key);
+            let waiter = &mut self.waiters[number];
+            let node = waiter.waiter.node();
+            match signal {
+                Signal::Leads(Some(_)) => {
+                    self.counters.add(Seen::LeadPassedOn);
+                    waiter.urged |= urged;
+                }
+                Signal::Nudged => waiter.urges = true,
+                Signal::Usable(usable) => waiter.urges |= usable == node,
+                Signal::Woken | Signal::Leads(None) => {}
             }
-            _ => {}
+            let quiet = waiter.signals.is_empty();
+            waiter.signals.add(signal);
+            if quiet {
+                self.schedule(self.now, Event::Signal(number));
+            }
         }
     }
 
-    /// Tells a waiter something, unless it has gone on to another owner.
-    pub fn signal(&mut self, mailbox: Mailbox, tell: impl FnOnce(&mut Signals)) {
-        let waiter = &mut self.waiters[mailbox.waiter];
-        if waiter.over || waiter.generation != mailbox.generation {
-            return;
+    /// A waiter is no member of its client's groups any more, or goes on at another node.
+    pub fn leave_group(&mut self, number: usize, to: Option<NodeId>) {
+        let waiter = &self.waiters[number];
+        let Some(owner) = waiter.owner.map(|owner| self.owners[owner].owner) else { return };
+        // The turn of a head comes with the end of the holder's key.
+        let urged = waiter.urged || waiter.place.is_some_and(|(.., before)| before <= 1);
+        let client = waiter.client;
+        let groups = &mut self.clients[client].groups;
+        match to {
+            Some(to) => groups.move_on(owner, to),
+            None => groups.leave(owner),
         }
-        let quiet = waiter.signals == Signals::default();
-        tell(&mut waiter.signals);
-        if quiet {
-            self.schedule(self.now, Event::Signal(mailbox.waiter));
-        }
+        self.deliver_signals(client, urged);
     }
 
-    /// Sits down among the waiters for a key at a node, to look again at `look`. Returns whether this one leads.
-    pub fn sit(
-        &mut self,
-        client: usize,
-        group: GroupName,
-        member: Member,
-        mailbox: Mailbox,
-        look: Instant,
-        better: NodeSet,
-    ) -> bool {
-        let place = self.clients[client].board.groups.entry(group).or_default();
-        let before = place.members.first_key_value().map(|(first, mailbox)| (*first, *mailbox));
-        place.members.insert(member, mailbox);
-        place.better = better;
-        let leads = before.is_none_or(|(first, _)| first >= member);
-        if leads {
-            place.look = look;
-        }
-        if let Some((_, mailbox)) = before.filter(|(first, _)| leads && *first != member) {
-            self.signal(mailbox, |signals| signals.leads = Some(None));
-        }
-        leads
-    }
-
-    /// The one who sits looks again at `look`. Returns whether it leads.
-    pub fn sit_on(&mut self, client: usize, group: GroupName, member: Member, look: Instant) -> bool {
-        let Some(place) = self.clients[client].board.groups.get_mut(&group) else { return true };
-        let leads = place.members.first_key_value().is_none_or(|(first, _)| *first >= member);
-        if leads {
-            place.look = look;
-        }
-        leads
-    }
-
-    /// Leaves its place among the client's waiters to the next.
-    pub fn rise(&mut self, client: usize, group: GroupName, member: Member) {
-        let groups = &mut self.clients[client].board.groups;
-        let Some(place) = groups.get_mut(&group) else { return };
-        let led = place.members.first_key_value().is_some_and(|(first, _)| *first == member);
-        place.members.remove(&member);
-        let look = place.look;
-        let next = place.members.first_key_value().map(|(_, mailbox)| *mailbox);
-        if next.is_none() {
-            groups.remove(&group);
-        }
-        if let Some(next) = next.filter(|_| led) {
-            self.counters.add(Seen::LeadPassedOn);
-            // The turn of a head comes with the end of the holder's key, and passes on like any other.
-            let head = self.owner_number(member.1).and_then(|owner| self.owners[owner].waiter);
-            let head = head.map(|head| &self.waiters[head]);
-            let urged =
-                head.is_some_and(|head| head.urged || head.place.is_some_and(|(.., before)| before <= 1));
-            self.waiters[next.waiter].urged |= urged;
-            self.signal(next, |signals| signals.leads = Some(Some(look)));
-        }
-    }
-
-    /// The others of a group have reason to look.
-    pub fn nudge(&mut self, client: usize, group: GroupName, but: Owner) {
-        let Some(place) = self.clients[client].board.groups.get(&group) else { return };
-        let others = place.members.iter().filter(|((_, owner), _)| *owner != but);
-        let others: Vec<Mailbox> = others.map(|(_, mailbox)| *mailbox).collect();
-        for mailbox in others {
-            self.signal(mailbox, |signals| signals.nudged = true);
-        }
-    }
-
-    /// A better node is worth another try: the whole group moves there.
-    pub fn send_to(&mut self, client: usize, group: GroupName, node: NodeId) {
-        let Some(place) = self.clients[client].board.groups.get(&group) else { return };
-        let members: Vec<Mailbox> = place.members.values().copied().collect();
-        for mailbox in members {
-            self.signal(mailbox, |signals| signals.usable.insert(node));
-        }
-    }
-
-    /// A node takes work again: those who lead there look, and whoever waits at a worse one moves.
+    /// A node takes work again.
     pub fn tell_usable(&mut self, client: usize, node: usize) {
-        let id = NodeId::new(node);
-        let mut told = Vec::new();
-        for ((_, at), group) in &self.clients[client].board.groups {
-            let count = match *at == node {
-                true => 1,
-                false if group.better.contains(id) => usize::MAX,
-                false => 0,
-            };
-            told.extend(group.members.values().take(count).copied());
+        self.clients[client].groups.handle_usable(NodeId::new(node));
+        self.deliver_signals(client, false);
+    }
+
+    /// What was waiting for the waiter beside answers.
+    pub fn take_signals(&mut self, number: usize) {
+        let now = self.client_now(self.waiters[number].client);
+        let waiter = &mut self.waiters[number];
+        let signals = std::mem::take(&mut waiter.signals);
+        waiter.urged |= std::mem::take(&mut waiter.urges);
+        let stands = waiter.waiter.node();
+        waiter.waiter.handle_signals(&signals, now);
+        if waiter.waiter.wants_owner() && waiter.waiter.node() != stands {
+            self.counters.add(Seen::MovedToBetterNode);
         }
-        for mailbox in told {
-            self.signal(mailbox, |signals| signals.usable.insert(id));
-        }
+    }
+
+    /// The mailbox of an earlier owner is gone, with what was in it.
+    pub fn renew_mailbox(&mut self, number: usize) {
+        let waiter = &mut self.waiters[number];
+        waiter.generation += 1;
+        (waiter.signals, waiter.urges) = (Signals::default(), false);
     }
 }

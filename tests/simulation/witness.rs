@@ -3,8 +3,8 @@
 //! Written by the world as commands pass its boundary, never by the protocol, and never read by it.
 
 use redquorum::protocol::in_doubt::{Debt, MARGIN};
-use redquorum::protocol::lease::{CallId, End};
-use redquorum::protocol::message::{ConnectionId, Operation, Owner, Reply};
+use redquorum::protocol::lease::End;
+use redquorum::protocol::message::{CallId, ConnectionId, Operation, Owner, Reply};
 use redquorum::protocol::quorum::{NodeId, NodeSet};
 use redquorum::protocol::time::Instant;
 
@@ -65,11 +65,11 @@ pub struct NodeWitness {
     pub heard_grant: bool,
     /// Whether one of them counted.
     pub claim_counted: bool,
-    /// It was sent to stand in line here.
+    /// It was sent to wait in the queue here.
     pub queued: bool,
-    /// It stands in line here.
-    pub in_line: bool,
-    /// Its vote was given back; it has still to leave the line.
+    /// It waits in the queue here.
+    pub in_queue: bool,
+    /// Its vote was given back; it has still to leave the queue.
     pub given_back: bool,
     /// Another owner was sent to take its place here.
     pub taken_over: bool,
@@ -96,6 +96,11 @@ pub struct RoundWitness {
     pub granted: NodeSet,
     /// The grants of the claims before a raise.
     pub claimed: NodeSet,
+    /// Nodes that held the key for somebody else, those where no token is left, and those whose grants did not count: in
+    /// this round or the ones before.
+    pub held: NodeSet,
+    pub spent: NodeSet,
+    pub uncounted: NodeSet,
     /// Where each node's fencing counter stood when it last executed a command of this round and carried the owner.
     pub stands: [u64; MOST_NODES],
     /// The lease has told its verdict.
@@ -126,7 +131,7 @@ impl RoundWitness {
     /// A round before its first send. Its number is none that a lease gives.
     pub fn unstarted() -> Self {
         Self {
-            call: CallId(u32::MAX - 1),
+            call: CallId(u64::MAX - 1),
             kind: RoundKind::Acquire,
             started: 0,
             started_locally: Instant::default(),
@@ -136,6 +141,9 @@ impl RoundWitness {
             refused: NodeSet::EMPTY,
             granted: NodeSet::EMPTY,
             claimed: NodeSet::EMPTY,
+            held: NodeSet::EMPTY,
+            spent: NodeSet::EMPTY,
+            uncounted: NodeSet::EMPTY,
             stands: [0; MOST_NODES],
             decided: false,
         }
@@ -195,9 +203,19 @@ impl World {
             Operation::Queue { .. } | Operation::Inspect { .. } | Operation::ExtendAll { .. } => return,
         };
         if round.call != call {
-            let claimed = round.granted;
-            *round =
-                RoundWitness { call, kind, started, started_locally, claimed, ..RoundWitness::unstarted() };
+            // The undo of a failed round begins before anybody hears of the failure.
+            let RoundWitness { granted: claimed, held, spent, uncounted, .. } = *round;
+            *round = RoundWitness {
+                call,
+                kind,
+                started,
+                started_locally,
+                claimed,
+                held,
+                spent,
+                uncounted,
+                ..RoundWitness::unstarted()
+            };
         }
         let asked = match kind {
             RoundKind::Release => &mut self.owners[*owner].told,
@@ -304,7 +322,13 @@ impl World {
         }
         if of_round && !round.answered.contains(NodeId::new(node)) {
             round.answered.insert(NodeId::new(node));
-            // A raise says that the lock is this owner's, which it may be by a vote in line that ends soon.
+            match reply {
+                Reply::Held(_) => round.held.insert(NodeId::new(node)),
+                Reply::CounterExhausted => round.spent.insert(NodeId::new(node)),
+                Reply::Uncounted(_) => round.uncounted.insert(NodeId::new(node)),
+                _ => {}
+            }
+            // A raise says that the lock is this owner's, which it may be by a vote in the queue that ends soon.
             let full = round.kind != RoundKind::Raise || self.owners[*owner].nodes[node].claim_counted;
             if granted && counts && full {
                 round.granted.insert(NodeId::new(node));

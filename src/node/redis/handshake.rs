@@ -22,10 +22,10 @@ use super::facts::{self, Look, ask, is_forbidden, is_unknown_command};
 use super::health::Health;
 use super::names;
 use crate::clock::Clock;
-use crate::node::Adoption;
 use crate::protocol::message::{Key, Owner, OwnerHex, ServerMessage};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::wait_queue::rank::NodeName;
+use crate::registry::Adoption;
 
 /// A client that finds one node without a marker among others with one waits for so long: another client may be adopting
 /// all of them at this moment.
@@ -114,7 +114,7 @@ async fn open(
         .set_pipeline_buffer_size(4 * settings.backlog + 16);
     if resp3 {
         let ending = ending.clone();
-        let (wakeups, census) = (settings.wakeups.clone(), settings.census.clone());
+        let (wakeups, node_table) = (settings.wakeups.clone(), settings.node_table.clone());
         // A closure, not a queue: pushes that nobody asked for must not pile up.
         config = config.set_push_sender(move |push: PushInfo| -> Result<(), std::convert::Infallible> {
             if push.kind == PushKind::Disconnection {
@@ -123,7 +123,7 @@ async fn open(
             } else if push.kind == PushKind::Invalidate {
                 // The connection hands over pushes and answers in the order in which it reads them: so this stands before
                 // any answer is weighed that the server gave afterwards.
-                census.doubt(node);
+                node_table.doubt(node);
             } else if let Some((owner, key)) = wake_up(&push) {
                 wakeups.heard(node, owner, key);
             }
@@ -143,7 +143,7 @@ async fn shake_hands(
     clock: &Clock,
 ) -> RedisResult<Link> {
     let mut look = greet(&connection, settings, health, resp3, clock).await?;
-    if settings.guard.is_some() && !resp3 {
+    if settings.delay.is_some() && !resp3 {
         look.forbidden.push("CLIENT TRACKING (RESP2 only)");
     }
     health.take(&look);
@@ -154,7 +154,7 @@ async fn shake_hands(
     if let Some(run) = health.run_to_raise() {
         health.take_beat(&facts::beat(&connection, clock, &settings.prefix, &run).await?);
     }
-    let deaf = match (settings.in_line, resp3) {
+    let deaf = match (settings.in_queue, resp3) {
         (false, _) => None,
         (true, true) => listen(&mut connection, settings).await.err().map(|why| why.to_string().into()),
         (true, false) => Some("the server speaks RESP2 only".into()),
@@ -212,7 +212,7 @@ async fn mark(
     tracked: bool,
     clock: &Clock,
 ) -> RedisResult<()> {
-    let age = match settings.guard {
+    let age = match settings.delay {
         // Nobody will ask how old this memory is: a date that is too late harms nobody.
         None => Duration::ZERO,
         Some(_) => match adoption(settings, health, clock).await {
@@ -237,7 +237,7 @@ async fn adoption(settings: &Settings, health: &Health, clock: &Clock) -> Adopti
     let decided = tokio::time::timeout(settings.connect_timeout / 2, async {
         loop {
             match health.adoption(true, clock.now()) {
-                // The census is in `health`, so waiting cannot fail.
+                // The node_table is in `health`, so waiting cannot fail.
                 Adoption::Undecided => drop(changes.changed().await),
                 decided => return decided,
             }

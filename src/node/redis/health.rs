@@ -1,6 +1,6 @@
 //! What a client makes of what one server tells of itself, over all connections to one address.
 //!
-//! Readings go to the protocol's [`Memory`], and what follows to the client's [`Census`], where votes are weighed. What
+//! Readings go to the protocol's [`Memory`], and what follows to the client's [`NodeTable`], where votes are weighed. What
 //! changes is said once.
 
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use tokio::sync::watch;
 use super::facts::{self, Asked, Beat, Look, Mark};
 use crate::clock::Clock;
 use crate::meter;
-use crate::node::{Adoption, Census, Facts};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::{
-    Cause, Id, Marker, MarkerSeen, Memory, Reading, RestartGuard, Role, Run, Standing,
+    Evidence, Id, Marker, MarkerSeen, Memory, Reading, RestartDelay, Role, Run, Standing,
 };
 use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::rank::NodeName;
+use crate::registry::{Adoption, Facts, NodeTable};
 
 /// One address, as its readings show it.
 pub(super) struct Health {
     node: NodeId,
     address: Arc<str>,
-    census: Arc<Census>,
+    node_table: Arc<NodeTable>,
     clock: Clock,
-    guards: bool,
+    delays: bool,
     memory: Memory,
     /// How often the client's clock was known to have stood still.
     standstills: u64,
@@ -38,7 +38,7 @@ pub(super) struct Health {
 #[derive(Default)]
 struct Told {
     /// A clock that was set ahead, unless it turns out to be the client's.
-    clock: Option<Cause>,
+    clock: Option<Evidence>,
     forbidden: Vec<&'static str>,
     evicts: Option<Arc<str>>,
     replica: bool,
@@ -49,57 +49,57 @@ impl Health {
     pub(super) fn new(
         node: NodeId,
         address: Arc<str>,
-        census: Arc<Census>,
-        guard: Option<RestartGuard>,
+        node_table: Arc<NodeTable>,
+        delay: Option<RestartDelay>,
         clock: Clock,
     ) -> Self {
-        let (memory, facts, told) = (Memory::new(guard), Facts::default(), Told::default());
-        let (guards, marker, standstills) = (guard.is_some(), Mark::Unread, 0);
-        Self { node, address, census, clock, guards, memory, standstills, facts, marker, told }
+        let (memory, facts, told) = (Memory::new(delay), Facts::default(), Told::default());
+        let (delays, marker, standstills) = (delay.is_some(), Mark::Unread, 0);
+        Self { node, address, node_table, clock, delays, memory, standstills, facts, marker, told }
     }
 
     /// What a look is to find out that begins now.
     pub(super) fn asked(&self, prefix: Option<&Arc<[u8]>>, whole: bool, tracked: bool) -> Asked {
-        let run = self.facts.run_id.clone().filter(|_| self.guards);
-        let tracked = tracked && self.guards;
-        Asked { prefix: prefix.cloned(), whole, tracked, run, doubts: self.census.doubts(self.node) }
+        let run = self.facts.run_id.clone().filter(|_| self.delays);
+        let tracked = tracked && self.delays;
+        Asked { prefix: prefix.cloned(), whole, tracked, run, doubts: self.node_table.doubts(self.node) }
     }
 
     /// The run whose count is to be raised after a look, for a client that goes by it.
     pub(super) fn run_to_raise(&self) -> Option<Arc<str>> {
-        self.facts.run_id.clone().filter(|_| self.guards && self.facts.role != Some(Role::Replica))
+        self.facts.run_id.clone().filter(|_| self.delays && self.facts.role != Some(Role::Replica))
     }
 
     /// The client's nodes, this one among them.
-    pub(super) fn census(&self) -> &Census {
-        &self.census
+    pub(super) fn node_table(&self) -> &NodeTable {
+        &self.node_table
     }
 
     /// Whether nothing that the node grants counts before the next look.
     pub(super) fn is_out_of_date(&self) -> bool {
-        self.guards && self.census.standing(self.node, self.clock.now()) == Standing::UNSEEN
+        self.delays && self.node_table.standing(self.node, self.clock.now()) == Standing::UNSEEN
     }
 
     /// How the node is to be marked, with what else is known of the client's nodes.
     pub(super) fn adoption(&self, patience: bool, now: Instant) -> Adoption {
-        self.census.adopt(self.node, patience, now)
+        self.node_table.adopt(self.node, patience, now)
     }
 
     /// Looks again whenever more is known of the other nodes.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
-        self.census.changes()
+        self.node_table.changes()
     }
 
     /// Takes in what the server told.
     pub(super) fn take(&mut self, look: &Look) {
         if look.marker != Mark::Unread {
-            self.census.saw_marker(self.node, look.marker != Mark::Absent);
+            self.node_table.saw_marker(self.node, look.marker != Mark::Absent);
         }
         self.marker = look.marker.clone();
         self.hear_of_clock();
         let cause = self.memory.handle_reading(&self.reading(look));
         if let Some(jump) = self.memory.jump() {
-            self.census.jumped(self.node, jump, |by| {
+            self.node_table.jumped(self.node, jump, |by| {
                 self.clock.put_forward(by);
                 tracing::warn!(
                     ?by,
@@ -108,15 +108,15 @@ impl Health {
             });
         }
         let standing = self.memory.standing();
-        self.census.set_standing(self.node, standing);
+        self.node_table.set_standing(self.node, standing);
         self.hear_of_clock();
         self.keep_facts(look);
-        self.census.note(self.node, self.facts.clone());
-        let began = if self.guards { look.sent } else { Instant::FAR_FUTURE };
-        self.census.looked(self.node, look.doubts, began);
+        self.node_table.note(self.node, self.facts.clone());
+        let began = if self.delays { look.sent } else { Instant::FAR_FUTURE };
+        self.node_table.looked(self.node, look.doubts, began);
         // A clock that was set is told at the look after, unless it was the client's.
         let earlier = std::mem::take(&mut self.told.clock);
-        if cause == Some(Cause::ClockSet) && self.memory.jump().is_some() {
+        if cause == Some(Evidence::ClockSet) && self.memory.jump().is_some() {
             self.told.clock = cause;
         }
         let cause = cause.filter(|cause| Some(*cause) != self.told.clock).or(earlier);
@@ -129,22 +129,22 @@ impl Health {
         let Some(count) = beat.count else { return };
         let cause = self.memory.handle_beat(count, beat.received);
         let standing = self.memory.standing();
-        self.census.set_standing(self.node, standing);
-        self.say_guarded(standing, cause, beat.received);
+        self.node_table.set_standing(self.node, standing);
+        self.say_too_young(standing, cause, beat.received);
     }
 
     /// Takes in that the client's clock stood still, if it did.
     pub(super) fn hear_of_clock(&mut self) {
-        let standstills = self.census.standstills();
+        let standstills = self.node_table.standstills();
         if self.standstills == standstills && !self.memory.is_blamed() {
             return;
         }
         self.standstills = standstills;
-        if let Some(stood) = self.census.stood_still()
+        if let Some(stood) = self.node_table.stood_still()
             && self.memory.handle_stood_still(stood)
         {
             self.told.clock = self.told.clock.filter(|_| !stood.clears());
-            self.census.set_standing(self.node, self.memory.standing());
+            self.node_table.set_standing(self.node, self.memory.standing());
         }
     }
 
@@ -192,7 +192,7 @@ impl Health {
         };
     }
 
-    fn say(&mut self, look: &Look, standing: Standing, cause: Option<Cause>) {
+    fn say(&mut self, look: &Look, standing: Standing, cause: Option<Evidence>) {
         self.say_forbidden(&look.forbidden);
         let (node, address) = (self.node, &self.address);
         let evicts = self.facts.eviction.clone().filter(|policy| &**policy != "noeviction");
@@ -212,7 +212,7 @@ impl Health {
             tracing::warn!(%node, %address, "several servers answer in turn at this address, it does not vote");
         }
         self.told.several = several;
-        self.say_guarded(standing, cause, look.received);
+        self.say_too_young(standing, cause, look.received);
     }
 
     fn say_forbidden(&mut self, forbidden: &[&'static str]) {
@@ -225,11 +225,11 @@ impl Health {
         }
     }
 
-    fn say_guarded(&self, standing: Standing, cause: Option<Cause>, now: Instant) {
+    fn say_too_young(&self, standing: Standing, cause: Option<Evidence>, now: Instant) {
         let (node, address) = (self.node, &self.address);
         if let (Some(cause), Standing::CountsFrom(from)) = (cause, standing) {
             let remaining = from.since(now);
-            meter::guarded(address);
+            meter::too_young(address);
             tracing::warn!(
                 %node, %address, %cause, ?remaining,
                 "this node may have forgotten a lock, its grants do not count for a while"

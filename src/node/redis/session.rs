@@ -24,11 +24,12 @@ use super::health::Health;
 use super::wire::{Arrived, Wire, Work};
 use super::{LINGER, Settings, refuse};
 use crate::clock::Clock;
-use crate::node::silence::Silence;
-use crate::node::{Adoption, Call, Desk};
+use crate::node::silence::SilenceLimits;
+use crate::node::{Call, Inbox};
 use crate::protocol::message::{ConnectionId, Operation, Reply, ServerMessage, Unknown};
 use crate::protocol::restart::{LOOK_EVERY, LOOKS_LAST, Standing};
 use crate::protocol::time::Instant;
+use crate::registry::Adoption;
 
 /// Calls taken in one poll before answers are read and other tasks get their turn.
 const BATCH: usize = 128;
@@ -76,14 +77,14 @@ struct Parts {
 
 /// One connection's calls. See the module.
 pub(super) struct Session<'a> {
-    desk: &'a mut Desk,
+    inbox: &'a mut Inbox,
     link: Link,
     wire: Wire,
     health: &'a mut Health,
     connection: ConnectionId,
     settings: &'a Settings,
     clock: &'a Clock,
-    silence: Silence,
+    silence: SilenceLimits,
     probe_every: Duration,
     /// Calls that were sent in parts, by number.
     parts: BTreeMap<u64, Parts>,
@@ -114,25 +115,25 @@ pub(super) struct Session<'a> {
 
 impl<'a> Session<'a> {
     pub(super) fn new(
-        desk: &'a mut Desk,
+        inbox: &'a mut Inbox,
         link: Link,
         health: &'a mut Health,
         settings: &'a Settings,
         clock: &'a Clock,
     ) -> Self {
         let now = TokioInstant::now();
-        let connection = desk.open(link.name, link.deaf.is_some());
+        let connection = inbox.open(link.name, link.deaf.is_some());
         let wire = Wire::new(link.connection.clone(), link.abilities, settings.prefix.clone());
         let probe_every = if link.tells_ending { PROBE_EVERY } else { PROBE_EVERY_RESP2 };
         Self {
-            desk,
+            inbox,
             link,
             wire,
             health,
             connection,
             settings,
             clock,
-            silence: Silence::after(settings.reply_timeout),
+            silence: SilenceLimits::after(settings.reply_timeout),
             probe_every,
             parts: BTreeMap::new(),
             next_parts: 0,
@@ -144,7 +145,7 @@ impl<'a> Session<'a> {
             look_began: clock.now(),
             next_look: now + LOOK_EVERY,
             next_mark: now,
-            looks_asked: settings.census.looks_asked(),
+            looks_asked: settings.node_table.looks_asked(),
             clocks: (clock.now(), clock.wall_micros()),
             suspect: false,
             tick: Box::pin(tokio::time::sleep_until(now)),
@@ -154,12 +155,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Serves the desk until the connection ends or the client is gone.
+    /// Serves the inbox until the connection ends or the client is gone.
     pub(super) async fn run(mut self, shutdown: &CancellationToken) -> Ended {
         let mut cancelled = std::pin::pin!(shutdown.cancelled());
         let serving = std::future::poll_fn(|cx| {
             if self.linger.is_none() && cancelled.as_mut().poll(cx).is_ready() {
-                self.desk.shut();
+                self.inbox.shut();
                 self.linger = Some(TokioInstant::now() + LINGER);
                 // The tick may be far away: look at once.
                 self.tick_due = TokioInstant::now();
@@ -173,7 +174,7 @@ impl<'a> Session<'a> {
             Ended::ClientGone => "client closed".into(),
         };
         // No caller may find the door open while the calls of this connection are being answered.
-        self.desk.close(trouble.clone());
+        self.inbox.close(trouble.clone());
         let now = self.clock.now();
         let under_way = self.wire.into_calls();
         let in_parts = self.parts.into_values().map(|parts| parts.call);
@@ -184,7 +185,7 @@ impl<'a> Session<'a> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
-        self.health.census().wake_for_looks(self.desk.id(), cx.waker());
+        self.health.node_table().wake_for_looks(self.inbox.id(), cx.waker());
         self.hear_of_others();
         let (taken, callers_gone) = self.poll_calls(cx);
         if let Poll::Ready(ended) = self.poll_answers(cx) {
@@ -212,7 +213,7 @@ impl<'a> Session<'a> {
     fn poll_calls(&mut self, cx: &mut Context<'_>) -> (usize, bool) {
         let (mut taken, mut callers_gone) = (0, false);
         while taken < BATCH && !callers_gone {
-            match self.desk.poll_call(cx) {
+            match self.inbox.poll_call(cx) {
                 Poll::Ready(Some(call)) => {
                     if taken == 0 && self.health.is_out_of_date() {
                         self.look_first(cx);
@@ -355,10 +356,10 @@ impl<'a> Session<'a> {
     /// The node speaks. Returns when, on the client's clock.
     fn heard(&mut self, since: TokioInstant) -> Instant {
         self.last_heard = TokioInstant::now();
-        self.desk.note_round_trip(self.last_heard.duration_since(since));
+        self.inbox.note_round_trip(self.last_heard.duration_since(since));
         if self.suspect {
             self.suspect = false;
-            self.desk.set_suspect(false);
+            self.inbox.set_suspect(false);
         }
         self.clock.now()
     }
@@ -400,11 +401,11 @@ impl<'a> Session<'a> {
                 command::decode_error(form, &error)
             }
         };
-        if operation.creates() && reply.is_granted() && self.desk.standing(at) == Standing::Replica {
+        if operation.creates() && reply.is_granted() && self.inbox.standing(at) == Standing::Replica {
             // A replica takes no writes: it may be one no longer.
             self.look_soon();
         }
-        tracing::trace!(node = %self.desk.id(), operation = operation.name(), ?reply, "answered");
+        tracing::trace!(node = %self.inbox.id(), operation = operation.name(), ?reply, "answered");
         call.finish(reply, at);
     }
 
@@ -431,8 +432,8 @@ impl<'a> Session<'a> {
 
     /// What other nodes' looks showed may concern this one; and so may its own word.
     fn hear_of_others(&mut self) {
-        let census = self.health.census();
-        let (asked, doubted) = (census.looks_asked(), census.is_doubted(self.desk.id()));
+        let node_table = self.health.node_table();
+        let (asked, doubted) = (node_table.looks_asked(), node_table.is_doubted(self.inbox.id()));
         if std::mem::replace(&mut self.looks_asked, asked) != asked {
             self.health.hear_of_clock();
             self.look_soon();
@@ -474,13 +475,15 @@ impl<'a> Session<'a> {
                 Ok(Told::Look(look)) => {
                     self.health.take(&look);
                     if let Some(name) = self.health.name() {
-                        self.desk.rename(name);
+                        self.inbox.rename(name);
                     }
                     self.follow_look();
                 }
                 Ok(Told::Beat(beat)) => self.health.take_beat(&beat),
                 // Not ready, or gone: what is known stands, and the calls find out.
-                Err(why) => tracing::debug!(node = %self.desk.id(), %why, "the node tells nothing of itself"),
+                Err(why) => {
+                    tracing::debug!(node = %self.inbox.id(), %why, "the node tells nothing of itself")
+                }
             }
         }
     }
@@ -531,7 +534,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Looks now and then at how long the first in line has been waiting, and asks a connection that is idle.
+    /// Looks now and then at how long the first in the queue has been waiting, and asks a connection that is idle.
     fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         while self.tick.as_mut().poll(cx).is_ready() {
             let now = TokioInstant::now();
@@ -553,7 +556,7 @@ impl<'a> Session<'a> {
                 }
                 Some(owed) if owed >= self.silence.suspect && !self.suspect => {
                     self.suspect = true;
-                    self.desk.set_suspect(true);
+                    self.inbox.set_suspect(true);
                 }
                 _ => {}
             }

@@ -18,12 +18,7 @@ local function extend(i)
         local lifted = lift(redis.pcall, fence[1], owner, fence[2], fence[3])
         if type(lifted) == 'table' and lifted.err then return lifted end
     end
-    local left = redis.pcall('PTTL', key)
-    if type(left) == 'table' or left < tonumber(ttl) then
-        local done = redis.pcall('PEXPIRE', key, ttl)
-        if type(done) == 'table' then return done end
-    end
-    return 1
+    return lengthen(key, ttl)
 end
 if n == 1 then return extend(1) end
 local answers = {}

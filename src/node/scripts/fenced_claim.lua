@@ -34,11 +34,16 @@ if next >= 9e15 then return 0 end
 if not call('SET', KEYS[1], owner, 'NX', 'PX', ARGV[2]) then
     local held, failed = found(KEYS[1])
     if failed then return failed end
-    -- An ACL may forbid PTTL, which is no reason to fail: the remaining life is only a hint.
-    local left = redis.pcall('PTTL', KEYS[1])
-    if type(left) == 'table' then left = -1 end
-    if held ~= owner then return { held, left } end
-    if left < tonumber(ARGV[2]) then call('PEXPIRE', KEYS[1], ARGV[2]) end
+    local done = 0
+    if held == owner then done = lengthen(KEYS[1], ARGV[2]) end
+    if type(done) == 'table' then return done end
+    if held and held ~= owner then
+        -- An ACL may forbid PTTL, which is no reason to fail: the remaining life is only a hint.
+        local left = redis.pcall('PTTL', KEYS[1])
+        if type(left) == 'table' then left = -1 end
+        return { held, left }
+    end
+    if done == 0 then call('SET', KEYS[1], owner, 'PX', ARGV[2]) end
 end
 
 -- Kept beyond both this node's time and the time that it denotes.
@@ -46,7 +51,8 @@ local life = ARGV[3]
 if next > now then life = string.format('%.0f', life + math.floor((next - now) / 1000)) end
 if next ~= number then
     call('SET', KEYS[2], (text or string.format('%.0f', next)) .. ' ' .. owner, 'PX', life)
-elseif ARGV[5] then
-    call('PEXPIRE', KEYS[2], life)
+elseif ARGV[5] and call('PEXPIRE', KEYS[2], life) == 0 then
+    -- Its life ended just now.
+    call('SET', KEYS[2], stored, 'PX', life)
 end
 return next

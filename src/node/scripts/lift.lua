@@ -14,5 +14,8 @@ local function lift(call, counter, owner, token, retention)
     if number < tonumber(token) then
         return call('SET', counter, token .. ' ' .. owner, 'PXAT', expires)
     end
-    return call('PEXPIREAT', counter, expires)
+    local done = call('PEXPIREAT', counter, expires)
+    -- Its life ended just now.
+    if done == 0 then return call('SET', counter, stored, 'PXAT', expires) end
+    return done
 end

@@ -48,20 +48,29 @@ pub struct Settled {
     pub dropped: u64,
 }
 
+/// The debts as others see them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Balance {
+    /// How many are open.
+    pub open: usize,
+    /// How the others ended.
+    pub settled: Settled,
+}
+
 /// All open debts of a client, and when each is to be tried again.
 ///
 /// Drive it like everything here: `owe`, `handle_reply` and `handle_usable` in, then [`Ledger::poll_send`] until it has
 /// nothing, then wait until [`Ledger::poll_timeout`] or the next reply.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    debts: BTreeMap<DebtId, Entry>,
+    debts: BTreeMap<DebtId, OpenDebt>,
     nodes: BTreeMap<NodeId, NodeDebts>,
     next: u64,
     settled: Settled,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct OpenDebt {
     debt: Debt,
     /// When it is due; `None` while its settlement is in flight.
     due: Option<Instant>,
@@ -88,7 +97,7 @@ impl Ledger {
         node.ends.insert((debt.ends(), id));
         let full = node.ends.len() > MAX_DEBTS_PER_NODE;
         let first_to_end = node.ends.first().map(|(_, id)| *id);
-        self.debts.insert(id, Entry { debt, due: Some(now), repetitions: 0 });
+        self.debts.insert(id, OpenDebt { debt, due: Some(now), repetitions: 0 });
         if let (true, Some(first)) = (full, first_to_end) {
             self.remove(first);
             self.settled.dropped += 1;
@@ -191,6 +200,11 @@ impl Ledger {
     /// How the debts so far ended.
     pub fn settled(&self) -> Settled {
         self.settled
+    }
+
+    /// What is open, and how the rest ended.
+    pub fn balance(&self) -> Balance {
+        Balance { open: self.open(), settled: self.settled }
     }
 
     fn expire(&mut self, now: Instant) {

@@ -12,4 +12,4 @@ mod tests;
 
 pub use debt::{Debt, MARGIN};
 pub use doubt::Doubt;
-pub use ledger::{DebtId, Ledger, MAX_DEBTS_PER_NODE, MAX_IN_FLIGHT, Settled, Settlement};
+pub use ledger::{Balance, DebtId, Ledger, MAX_DEBTS_PER_NODE, MAX_IN_FLIGHT, Settled, Settlement};

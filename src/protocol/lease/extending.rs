@@ -1,6 +1,6 @@
 //! Extending a held lease, taking one over from another process, healing, and loss: rule 7.
 
-use super::{End, Event, Failure, Lease, NotExtended, Phase, Request, Terms};
+use super::{Asking, End, Event, Failure, Lease, NotExtended, Options, Phase, Purpose, Resumed, Terms};
 use crate::protocol::in_doubt::Doubt;
 use crate::protocol::message::{Key, Owner, Reply};
 use crate::protocol::quorum::{NodeId, NodeSet};
@@ -10,27 +10,23 @@ use crate::protocol::validity::{Ttl, Validity};
 
 impl Lease {
     /// A lease that another process held and handed on, about to be confirmed by an extension of all nodes, with its clock
-    /// started at `now`. It is held once Q nodes said, before the moment `before`, that they still carry the owner.
+    /// started at `now`. It is held once Q nodes said, before the end of its old validity, that they still carry the owner.
     /// [`Event::Held`] or [`Event::Failed`] follows; nothing is released unless it is abandoned.
-    ///
-    /// `before` is the end of the old validity. It may be [`Instant::FAR_FUTURE`] only where nothing that sets the owner is
-    /// on its way to any node: then a node that carries it has done so ever since it was acquired, and no other holder can
-    /// have come between.
-    ///
-    /// `longest` is the longest life that was ever given to the key.
-    pub fn resume(terms: Terms, key: Key, owner: Owner, longest: Ttl, before: Instant, now: Instant) -> Self {
-        let mut lease = Self::acquire(terms, key, owner, super::Asking::Claim, now);
-        lease.request = Request::Resume { before };
+    pub fn resume(
+        terms: Terms,
+        key: Key,
+        owner: Owner,
+        resumed: Resumed,
+        options: Options,
+        now: Instant,
+    ) -> Self {
+        let Resumed { longest, before, owed } = resumed;
+        let mut lease = Self::acquire(terms, key, owner, Asking::Claim, options, now);
+        lease.request = Purpose::Resume { before };
         lease.longest = longest.max(terms.ttl);
-        lease.doubts.fill(Doubt::named(now, lease.longest));
+        let doubt = if owed { Doubt::owed } else { Doubt::named };
+        lease.doubts.fill(doubt(now, lease.longest));
         lease
-    }
-
-    /// Makes this a lease of which a set may still be on its way to any node, from the process that handed it on: this one
-    /// will never know of its answer. Before the first command is polled.
-    pub fn owed(mut self) -> Self {
-        self.doubts.fill(Doubt::owed(self.round.started(), self.longest));
-        self
     }
 
     /// Ends the lease here without a word to any node: another process takes it over.
@@ -53,30 +49,34 @@ impl Lease {
     /// Asks all nodes for a longer life of the key. [`Event::Extended`] or [`Event::NotExtended`] follows. An
     /// extension that was started before and has no verdict yet is replaced; its answers change nothing any more.
     ///
+    /// The nodes are asked for no less than what is left of the validity, whatever `ttl` is: so no node that would shorten
+    /// the key's life ends it before the holder stops. And what is confirmed, is confirmed to the end of the validity.
+    ///
     /// A lease past its validity is never extended or revived (rule 7): it is over then, and released.
     pub fn extend(&mut self, ttl: Ttl, now: Instant) {
         match self.phase {
             Phase::Held(validity) if validity.holds_at(now) => {
+                let left = validity.ttl_from(now, self.terms.drift).min(self.longest);
                 self.longest = self.longest.max(ttl);
-                self.begin(Request::Extend(ttl), now);
+                self.begin(Purpose::Extend { asked: ttl, sent: ttl.max(left) }, now);
             }
             Phase::Over(End::Lost | End::TakenOver) => self.lose(NotExtended::Lost),
             _ => self.lose(NotExtended::Expired),
         }
     }
 
-    pub(super) fn extended(&mut self, ttl: Ttl, now: Instant) {
+    pub(super) fn extended(&mut self, asked: Ttl, sent: Ttl, now: Instant) {
         let Phase::Held(old) = self.phase else { return };
         // The Q-th answer must be read before the old deadline: afterwards another client may hold the lock on nodes
         // that answered before it did.
         if !old.holds_at(now) {
             return self.lose(NotExtended::Expired);
         }
-        let new = Validity::new(self.round.started(), ttl, self.terms.drift);
+        let new = Validity::new(self.round.started(), asked, self.terms.drift);
         let validity = old.max(new).until_at_most(self.limit);
         self.phase = Phase::Held(validity);
         self.event = Some(Event::Extended(validity));
-        self.heal(ttl);
+        self.heal(sent);
     }
 
     /// Q nodes still carry the owner of a lease that was handed on.
@@ -99,7 +99,7 @@ impl Lease {
         for (index, _) in votes.filter(|(_, vote)| vote.reply == Some(&Reply::Absent)) {
             missing.insert(NodeId::new(index));
         }
-        self.request = Request::Heal(ttl);
+        self.request = Purpose::Heal(ttl);
         self.unsent = missing;
     }
 
@@ -110,8 +110,8 @@ impl Lease {
             return;
         }
         match self.request {
-            Request::Heal(_) if absent => self.unsent.insert(node),
-            Request::Extend(_) if self.round.verdict() == Verdict::OutOfReach && self.is_denied() => {
+            Purpose::Heal(_) if absent => self.unsent.insert(node),
+            Purpose::Extend { .. } if self.round.verdict() == Verdict::OutOfReach && self.is_denied() => {
                 self.lose(NotExtended::Lost);
             }
             _ => {}
@@ -133,7 +133,7 @@ impl Lease {
         let end = match (reason, self.phase) {
             (NotExtended::Lost, _) if self.looks_taken_over() => End::TakenOver,
             (NotExtended::Lost, _) => End::Lost,
-            (_, Phase::Held(validity)) if validity.until() >= self.limit => End::HeldOut,
+            (_, Phase::Held(validity)) if validity.until() >= self.limit => End::MaxHoldReached,
             _ => End::Expired,
         };
         if self.end().is_none() {

@@ -19,17 +19,18 @@ mod tests;
 
 use std::time::Duration;
 
+use crate::protocol::answer::Answer;
 use crate::protocol::fencing::{Carry, Fence, Fencing};
 use crate::protocol::in_doubt::{Debt, Doubt};
 use crate::protocol::lease::patience::Patience;
-use crate::protocol::message::{ConnectionId, Key, NotSent, Operation, Owner, Reply};
+use crate::protocol::message::{CallId, ConnectionId, Key, NotSent, Operation, Owner, Reply};
 use crate::protocol::per_node::PerNode;
 use crate::protocol::quorum::{NodeId, NodeSet, Quorum};
-use crate::protocol::restart::Standing;
 use crate::protocol::round::{Round, Verdict, Vote};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl, Validity};
-use crate::protocol::wait_queue::rank::{self, Lines};
+use crate::protocol::wait_queue::rank::{self, QueueNodes};
+use crate::protocol::wait_queue::waiter::QueueVote;
 
 /// What a lease is held to: the numbers of one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,10 +58,10 @@ pub enum Asking {
 
 /// One operation to be handed to one node, now.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Send {
+pub struct ToSend {
     /// Where to.
     pub node: NodeId,
-    /// Which call this is: given back with its reply.
+    /// Names the round that the call belongs to, within its lease: given back with its answer.
     pub call: CallId,
     /// What to send.
     pub operation: Operation,
@@ -69,13 +70,39 @@ pub struct Send {
     pub debt: Option<Debt>,
 }
 
-/// Names the round that a call belongs to, within its lease.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct CallId(pub u32);
+/// What a lease may be given beside its terms, before its first command. Each of them is optional.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// The lease ends after this time, counted from the start of its first round, however often it is extended.
+    pub longest: Option<Duration>,
+    /// Where the wait queue for the key may be kept: there, releases hand over.
+    pub queues: Option<QueueNodes>,
+    /// Makes this the claim of a waiter, behind which a node's vote stands. If the claim fails, the undo spares that node:
+    /// the vote there is the waiter's, see [`Lease::surrender`].
+    pub vote: Option<QueueVote>,
+    /// Makes this a fenced lease, whose holder has a token that rises from holder to holder: one that is to be made
+    /// ([`Fence::Advance`]), or one that it has already ([`Fence::Carry`]). If the nodes that grant do not agree on a
+    /// number, the acquire takes a second round. Validity counts from before the first one all the same.
+    pub fence: Option<Fence>,
+}
+
+/// What is known of a lease that another process held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resumed {
+    /// The longest life that was ever given to the key.
+    pub longest: Ttl,
+    /// The end of the old validity. It may be [`Instant::FAR_FUTURE`] only if nothing that sets the owner is on its way to
+    /// any node: then a node that carries the owner has done so ever since it was acquired, and no other holder can have
+    /// come between.
+    pub before: Instant,
+    /// Whether a set may still be on its way to any node, from the process that handed the lease on. This one will never
+    /// know of its answer.
+    pub owed: bool,
+}
 
 /// The calls of an undo: they belong to no round, since the votes of the round that failed are its report. Their debts
 /// see to their outcome.
-const UNDO: CallId = CallId(u32::MAX);
+const UNDO: CallId = CallId(u64::MAX);
 
 /// What happened to a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,7 +127,7 @@ pub enum Failure {
     /// Too few nodes answered.
     Unavailable,
     /// Enough nodes granted, or still may, but too few of them count: the others may have forgotten a lock.
-    Guarded {
+    TooYoung {
         /// When enough of them count, as far as they answered; the end of time where that is not known.
         until: Instant,
     },
@@ -149,14 +176,14 @@ pub enum End {
     /// No quorum carries its owner any more, and most of those that do not, carry another's.
     TakenOver,
     /// It was held for as long as it was to be held at most.
-    HeldOut,
+    MaxHoldReached,
     /// Another process takes it over.
     HandedOn,
 }
 
 /// Which operation the current round carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Request {
+enum Purpose {
     Acquire(Asking),
     /// All nodes that granted are lifted to the highest number among them.
     Raise(Carry),
@@ -164,7 +191,11 @@ enum Request {
     Resume {
         before: Instant,
     },
-    Extend(Ttl),
+    Extend {
+        asked: Ttl,
+        /// What the nodes are asked for.
+        sent: Ttl,
+    },
     Heal(Ttl),
     Release,
     Undo,
@@ -186,7 +217,7 @@ pub struct Lease {
     key: Key,
     owner: Owner,
     phase: Phase,
-    request: Request,
+    request: Purpose,
     call: CallId,
     round: Round,
     /// Whom the current request still has to be sent to.
@@ -198,7 +229,7 @@ pub struct Lease {
     /// When it ends even if it is extended.
     limit: Instant,
     /// Where a release hands over.
-    lines: Option<Lines>,
+    queues: Option<QueueNodes>,
     /// The worst round trip of a granting node: what a hand-over has to allow for.
     round_trip: Duration,
     /// The node whose vote stands behind a claim.
@@ -212,56 +243,42 @@ pub struct Lease {
 impl Lease {
     /// A lease that is about to be acquired, with its clock started at `now` (rule 1) and an `owner` that was never
     /// sent before (rule 2).
-    pub fn acquire(terms: Terms, key: Key, owner: Owner, asking: Asking, now: Instant) -> Self {
-        let nodes = terms.quorum.nodes();
+    pub fn acquire(
+        terms: Terms,
+        key: Key,
+        owner: Owner,
+        asking: Asking,
+        options: Options,
+        now: Instant,
+    ) -> Self {
+        let mut doubts = PerNode::<Doubt>::new(terms.quorum.nodes());
+        let voted = options.vote.and_then(|vote| Some((vote, doubts.get_mut(vote.node.index())?)));
+        let voted_by = voted.map(|(vote, own)| {
+            *own = vote.doubt;
+            vote.node
+        });
+        let deadline = now.after(terms.reply_timeout);
+        let patient = options.vote.filter(|vote| vote.patient);
         Self {
             terms,
             key,
             owner,
             phase: Phase::Acquiring,
-            request: Request::Acquire(asking),
+            request: Purpose::Acquire(asking),
             call: CallId(0),
             round: Round::new(terms.quorum, now),
             unsent: terms.quorum.all(),
             longest: terms.ttl,
-            doubts: PerNode::new(nodes),
+            doubts,
             event: None,
-            limit: Instant::FAR_FUTURE,
-            lines: None,
+            limit: options.longest.map_or(Instant::FAR_FUTURE, |longest| now.after(longest)),
+            queues: options.queues,
             round_trip: Duration::ZERO,
-            voted_by: None,
+            voted_by,
             surrenders: false,
-            patience: None,
-            fencing: None,
+            patience: patient.map(|_| Box::new(Patience::new(terms.quorum, now, deadline))),
+            fencing: options.fence.map(|fence| Box::new(Fencing::new(fence, now))),
         }
-    }
-
-    /// Ends the lease after this time, counted from the start of its first round, however often it is extended. Before the
-    /// first command is polled.
-    pub fn held_at_most(mut self, longest: Duration) -> Self {
-        self.limit = self.round.started().after(longest);
-        self
-    }
-
-    /// Tells where the line for the key may be kept. Before the first command is polled.
-    pub fn with_lines(mut self, lines: Lines) -> Self {
-        self.lines = Some(lines);
-        self
-    }
-
-    /// Makes this the claim of a waiter to whom `node` gave its vote: what the waiter sent there under this owner is
-    /// `doubt`. A `patient` claim asks refusing nodes again within its round. Before the first command is polled.
-    ///
-    /// Where the claim fails, the undo spares that node: the vote there is the waiter's, see [`Lease::surrender`].
-    pub fn voted_by(mut self, node: NodeId, doubt: Doubt, patient: bool) -> Self {
-        if let Some(own) = self.doubts.get_mut(node.index()) {
-            *own = doubt;
-            self.voted_by = Some(node);
-        }
-        let started = self.round.started();
-        let deadline = started.after(self.terms.reply_timeout);
-        self.patience = patient.then(|| Box::new(Patience::new(self.terms.quorum, started, deadline)));
-        self
     }
 
     /// After a failed claim: what is open on the node that had voted, for the waiter who keeps that vote. Not taken, it
@@ -278,7 +295,7 @@ impl Lease {
         self.start_release(now);
     }
 
-    /// Like [`Lease::release`], with nobody left who wants to know: for a dropped future or guard. Nothing is sent
+    /// Like [`Lease::release`], with nobody left who wants to know: for a dropped future or delay. Nothing is sent
     /// twice, so it may be called in any state.
     pub fn abandon(&mut self, now: Instant) {
         if self.end().is_none() {
@@ -289,34 +306,36 @@ impl Lease {
     }
 
     /// The next call to make. Report each with [`Lease::handle_sent`] before the next.
-    pub fn poll_send(&mut self) -> Option<Send> {
+    pub fn poll_send(&mut self) -> Option<ToSend> {
         let node = self.next_unsent()?;
         let (key, owner) = (self.key.clone(), self.owner);
         let (ttl, carry) = (self.terms.ttl, self.carry());
         let operation = match self.request {
-            Request::Acquire(asking) => match self.fencing.as_ref().map(|fencing| fencing.advance()) {
+            Purpose::Acquire(asking) => match self.fencing.as_ref().map(|fencing| fencing.advance()) {
                 None if asking == Asking::Set || self.is_expected_free(node) => {
                     Operation::Set { key, owner, ttl }
                 }
                 fence => Operation::Claim { key, owner, ttl, fence },
             },
-            Request::Raise(carry) => Operation::Raise { key, owner, carry },
-            Request::Resume { .. } => Operation::Extend { key, owner, ttl, carry },
-            Request::Extend(ttl) => Operation::Extend { key, owner, ttl, carry },
-            Request::Heal(ttl) => Operation::Claim { key, owner, ttl, fence: carry.map(Fence::Carry) },
-            Request::Release | Request::Undo => match self.lines.filter(|lines| lines.nodes.contains(node)) {
-                Some(Lines { client, .. }) => {
-                    Operation::HandOver { key, owner, client, hand_over: self.hand_over() }
+            Purpose::Raise(carry) => Operation::Raise { key, owner, carry },
+            Purpose::Resume { .. } => Operation::Extend { key, owner, ttl, carry },
+            Purpose::Extend { sent: ttl, .. } => Operation::Extend { key, owner, ttl, carry },
+            Purpose::Heal(ttl) => Operation::Claim { key, owner, ttl, fence: carry.map(Fence::Carry) },
+            Purpose::Release | Purpose::Undo => {
+                match self.queues.filter(|queues| queues.nodes.contains(node)) {
+                    Some(QueueNodes { client, .. }) => {
+                        Operation::HandOver { key, owner, client, hand_over: self.hand_over() }
+                    }
+                    None => Operation::Release { key, owner },
                 }
-                None => Operation::Release { key, owner },
-            },
+            }
         };
         let (call, debt) = match self.request {
-            Request::Release => (self.call, self.debt(node)),
-            Request::Undo => (UNDO, self.debt(node)),
+            Purpose::Release => (self.call, self.debt(node)),
+            Purpose::Undo => (UNDO, self.debt(node)),
             _ => (self.call, None),
         };
-        Some(Send { node, call, operation, debt })
+        Some(ToSend { node, call, operation, debt })
     }
 
     /// Whether a patient claim is about to ask this node for the first time, which has just been released: a plain set is
@@ -327,9 +346,9 @@ impl Lease {
 
     fn next_unsent(&mut self) -> Option<NodeId> {
         // The order matters where somebody waits: to hand over, and to take over.
-        let ordered = self.voted_by.is_some() || matches!(self.request, Request::Release | Request::Undo);
-        let Some(lines) = self.lines.filter(|_| ordered) else { return self.unsent.pop() };
-        let node = lines.next(self.unsent)?;
+        let ordered = self.voted_by.is_some() || matches!(self.request, Purpose::Release | Purpose::Undo);
+        let Some(queues) = self.queues.filter(|_| ordered) else { return self.unsent.pop() };
+        let node = queues.next(self.unsent)?;
         self.unsent.remove(node);
         Some(node)
     }
@@ -348,33 +367,29 @@ impl Lease {
         };
         let Some(doubt) = self.doubts.get_mut(node.index()) else { return };
         match self.request {
-            Request::Acquire(_) => doubt.wrote(connection, now, self.terms.ttl),
-            Request::Heal(ttl) => doubt.wrote(connection, now, ttl),
-            Request::Resume { .. } => doubt.lengthened(now, self.terms.ttl),
-            Request::Extend(ttl) => doubt.lengthened(now, ttl),
-            Request::Raise(_) | Request::Release | Request::Undo => {}
+            Purpose::Acquire(_) => doubt.wrote(connection, now, self.terms.ttl),
+            Purpose::Heal(ttl) => doubt.wrote(connection, now, ttl),
+            Purpose::Resume { .. } => doubt.lengthened(now, self.terms.ttl),
+            Purpose::Extend { sent, .. } => doubt.lengthened(now, sent),
+            Purpose::Raise(_) | Purpose::Release | Purpose::Undo => {}
         }
     }
 
-    /// What the answer of a node of this standing is in the current round: a grant to a set or claim (`creates`) that
-    /// does not count is no grant for an acquire. For an extension it is as good as any, which only asks whether the key
-    /// is still there.
-    pub fn weigh(&self, reply: Reply, creates: bool, standing: Standing) -> Reply {
+    /// The vote that an answer is in the current round: a grant to a set or claim that does not count is no grant for an
+    /// acquire. For an extension it is as good as any, which only asks whether the key is still there.
+    pub fn weighed(&self, answer: &Answer) -> Reply {
         // A token, like a lock, must not stand on a node that is another node's double, or that may not count.
-        let weighs = creates || matches!(self.request, Request::Raise(_));
-        if weighs { standing.weigh(reply, self.round.started()) } else { reply }
+        let weighs = answer.creates || matches!(self.request, Purpose::Raise(_));
+        let reply = answer.reply.clone();
+        if weighs { answer.standing.weigh(reply, self.round.started()) } else { reply }
     }
 
-    /// The answer to a call, weighed by [`Lease::weigh`], of this round or an earlier one. `creates` says whether the call was a set or claim.
-    pub fn handle_reply(
-        &mut self,
-        node: NodeId,
-        call: CallId,
-        creates: bool,
-        connection: ConnectionId,
-        reply: Reply,
-        now: Instant,
-    ) {
+    /// The answer to a call, of this round or an earlier one, as it is read at `now`.
+    pub fn handle_answer(&mut self, answer: Answer, now: Instant) {
+        // Before it is weighed: a node whose grant does not count may remember more than those whose grants do.
+        self.see_number(answer.call, &answer.reply);
+        let reply = self.weighed(&answer);
+        let Answer { node, call, connection, creates, .. } = answer;
         if let (true, Some(doubt)) = (creates, self.doubts.get_mut(node.index())) {
             doubt.answered(connection, &reply);
         }
@@ -462,9 +477,9 @@ impl Lease {
         &self.round
     }
 
-    fn begin(&mut self, request: Request, now: Instant) {
+    fn begin(&mut self, request: Purpose, now: Instant) {
         self.request = request;
-        self.call = CallId((self.call.0 + 1) % UNDO.0);
+        self.call = CallId(self.call.0 + 1);
         self.unsent = self.terms.quorum.all();
         self.event = None;
         self.patience = None;
@@ -498,19 +513,19 @@ impl Lease {
 
     fn decided(&mut self, now: Instant) {
         match (self.request, self.round.verdict()) {
-            (_, Verdict::Pending) | (Request::Heal(_) | Request::Undo, _) => {}
-            (Request::Acquire(_), Verdict::Reached) if !self.is_agreed() => self.raise(now),
-            (Request::Acquire(_) | Request::Raise(_), Verdict::Reached) => self.acquired(now),
-            (Request::Acquire(_) | Request::Raise(_), Verdict::OutOfReach) => self.fail(self.refusal()),
-            (Request::Resume { before }, Verdict::Reached) => self.resumed(before, now),
-            (Request::Resume { .. }, Verdict::OutOfReach) => {
+            (_, Verdict::Pending) | (Purpose::Heal(_) | Purpose::Undo, _) => {}
+            (Purpose::Acquire(_), Verdict::Reached) if !self.is_agreed() => self.raise(now),
+            (Purpose::Acquire(_) | Purpose::Raise(_), Verdict::Reached) => self.acquired(now),
+            (Purpose::Acquire(_) | Purpose::Raise(_), Verdict::OutOfReach) => self.fail(self.refusal()),
+            (Purpose::Resume { before }, Verdict::Reached) => self.resumed(before, now),
+            (Purpose::Resume { .. }, Verdict::OutOfReach) => {
                 let lost = self.is_denied();
                 self.event =
                     Some(Event::Failed(if lost { Failure::Contended } else { Failure::Unavailable }));
             }
-            (Request::Extend(ttl), Verdict::Reached) => self.extended(ttl, now),
-            (Request::Extend(_), Verdict::OutOfReach) => self.not_extended(now),
-            (Request::Release, verdict) => self.event = Some(Event::Released(self.released(verdict))),
+            (Purpose::Extend { asked, sent }, Verdict::Reached) => self.extended(asked, sent, now),
+            (Purpose::Extend { .. }, Verdict::OutOfReach) => self.not_extended(now),
+            (Purpose::Release, verdict) => self.event = Some(Event::Released(self.released(verdict))),
         }
     }
 
@@ -518,9 +533,9 @@ impl Lease {
     fn refusal(&self) -> Failure {
         let round = &self.round;
         match round.guarded_until() {
-            Some(until) if round.is_guarded() => Failure::Guarded { until },
+            Some(until) if round.is_young_only() => Failure::TooYoung { until },
             _ if round.is_contention() => Failure::Contended,
-            Some(until) if round.pending() > 0 => Failure::Guarded { until },
+            Some(until) if round.pending() > 0 => Failure::TooYoung { until },
             _ => Failure::Unavailable,
         }
     }
@@ -562,7 +577,7 @@ impl Lease {
     /// Releases everywhere and keeps the votes of the round that failed, which explain why.
     fn start_undo(&mut self, end: End) {
         self.phase = Phase::Over(end);
-        self.request = Request::Undo;
+        self.request = Purpose::Undo;
         self.unsent = self.written();
     }
 
@@ -572,7 +587,7 @@ impl Lease {
             Phase::Held(_) => End::Released,
             Phase::Over(end) => end,
         });
-        self.begin(Request::Release, now);
+        self.begin(Purpose::Release, now);
         self.unsent = self.written();
         for node in self.terms.quorum.all().filter(|node| !self.unsent.contains(*node)) {
             self.round.record(node, Reply::NotSent(NotSent::NeverWritten), now);
@@ -599,9 +614,9 @@ impl Lease {
             return None;
         }
         let debt = Debt::new(node, self.key.clone(), self.owner, doubt, self.longest, self.terms.drift);
-        let lines = self.lines.filter(|lines| lines.nodes.contains(node));
-        Some(match lines {
-            Some(lines) => debt.in_line(lines.client, self.hand_over()),
+        let queues = self.queues.filter(|queues| queues.nodes.contains(node));
+        Some(match queues {
+            Some(queues) => debt.in_queue(queues.client, self.hand_over()),
             None => debt,
         })
     }

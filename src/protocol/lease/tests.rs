@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::protocol::message::{Holder, Uncounted, Unknown};
+use crate::protocol::restart::Standing;
 
 mod fenced;
 mod voted;
@@ -28,11 +29,16 @@ fn terms(nodes: usize) -> Terms {
 }
 
 fn lease(nodes: usize) -> Lease {
-    Lease::acquire(terms(nodes), Key::new(*b"k"), Owner::from_bytes([7; 16]), Asking::Set, at(0))
+    lease_with(nodes, Options::default())
+}
+
+/// A lease of so many nodes, about to be acquired.
+fn lease_with(nodes: usize, options: Options) -> Lease {
+    Lease::acquire(terms(nodes), Key::new(*b"k"), Owner::from_bytes([7; 16]), Asking::Set, options, at(0))
 }
 
 /// Takes all sends, each admitted on connection 1.
-fn drain(lease: &mut Lease, now: Instant) -> Vec<Send> {
+fn drain(lease: &mut Lease, now: Instant) -> Vec<ToSend> {
     let mut sends = Vec::new();
     while let Some(send) = lease.poll_send() {
         lease.handle_sent(send.node, send.call, Ok(C1), now);
@@ -41,8 +47,14 @@ fn drain(lease: &mut Lease, now: Instant) -> Vec<Send> {
     sends
 }
 
-fn answer(lease: &mut Lease, send: &Send, reply: Reply, now: Instant) {
-    lease.handle_reply(send.node, send.call, send.operation.creates(), C1, reply, now);
+fn answer(lease: &mut Lease, send: &ToSend, reply: Reply, now: Instant) {
+    weighed_answer(lease, send, reply, Standing::COUNTS, now);
+}
+
+/// The same from a node of this standing.
+fn weighed_answer(lease: &mut Lease, send: &ToSend, reply: Reply, standing: Standing, now: Instant) {
+    let (node, call, creates) = (send.node, send.call, send.operation.creates());
+    lease.handle_answer(Answer { node, call, connection: C1, creates, reply, standing, read: now }, now);
 }
 
 fn held() -> Reply {
@@ -60,14 +72,14 @@ fn held_lease(nodes: usize) -> Lease {
 }
 
 /// The same with an extension under way since `now`, and what it sent.
-fn extending(nodes: usize, now: Instant) -> (Lease, Vec<Send>) {
+fn extending(nodes: usize, now: Instant) -> (Lease, Vec<ToSend>) {
     let mut lease = held_lease(nodes);
     lease.extend(ttl(10_000), now);
     let sends = drain(&mut lease, now);
     (lease, sends)
 }
 
-fn names(sends: &[Send]) -> Vec<(usize, &'static str)> {
+fn names(sends: &[ToSend]) -> Vec<(usize, &'static str)> {
     sends.iter().map(|send| (send.node.index(), send.operation.name())).collect()
 }
 
@@ -165,6 +177,44 @@ fn extension_takes_the_longer_validity() {
 
     let Some(Event::Extended(validity)) = lease.poll_event() else { panic!("not extended") };
     assert_eq!(validity.until(), at(9_898), "a shorter extension leaves the longer validity");
+}
+
+/// Rule 7: no node is asked for less than what is left of the validity, neither to extend the key nor to set it again; and never
+/// for more than was asked for before.
+#[test]
+fn nothing_asks_for_less_than_what_is_left() {
+    let life = |send: &ToSend| match send.operation {
+        Operation::Extend { ttl, .. } | Operation::Claim { ttl, .. } => ttl,
+        _ => panic!("{send:?}"),
+    };
+    let mut lease = held_lease(3);
+    lease.extend(ttl(60_000), at(100));
+    for send in drain(&mut lease, at(100)) {
+        answer(&mut lease, &send, Reply::Granted, at(101));
+    }
+    let Some(Event::Extended(validity)) = lease.poll_event() else { panic!("not extended") };
+
+    for now in [at(100), at(3_000), at(20_000)] {
+        lease.extend(ttl(10_000), now);
+        let sends = drain(&mut lease, now);
+        answer(&mut lease, &sends[0], Reply::Absent, now);
+        sends[1..].iter().for_each(|send| answer(&mut lease, send, Reply::Granted, now));
+        let healing = drain(&mut lease, now);
+        assert_eq!(names(&healing), [(0, "claim")]);
+
+        for send in sends.iter().chain(&healing) {
+            let covered = Validity::new(now, life(send), Drift::default());
+            assert!(covered.until() >= validity.until(), "{:?} at {now:?}", life(send));
+            assert!(life(send) <= ttl(60_000), "{:?} at {now:?}", life(send));
+        }
+        assert!(
+            lease.longest() == ttl(60_000)
+                && lease.validity().is_some_and(|now| now.until() >= validity.until())
+        );
+    }
+
+    lease.extend(ttl(10_000), at(52_000));
+    assert!(drain(&mut lease, at(52_000)).iter().all(|send| life(send) == ttl(10_000)), "little is left");
 }
 
 /// Rule 7: a node that lost the key is set again, after a quorum confirmed, and late answers too.
@@ -287,7 +337,7 @@ fn calls_to_unknown_nodes_are_ignored() {
     let mut lease = lease(1);
     let send = drain(&mut lease, at(0)).remove(0);
     lease.handle_sent(NodeId::new(9), send.call, Ok(C1), at(0));
-    lease.handle_reply(NodeId::new(9), send.call, true, C1, Reply::Granted, at(0));
+    answer(&mut lease, &ToSend { node: NodeId::new(9), ..send }, Reply::Granted, at(0));
     assert_eq!(lease.poll_event(), None);
     assert_eq!(lease.poll_timeout(), Some(at(200)));
 }
@@ -331,7 +381,8 @@ fn late_denials_are_a_loss() {
 /// A lease that may be held for so long ends then, whatever extensions confirm, and says why.
 #[test]
 fn maximum_hold_caps_every_validity() {
-    let mut lease = lease(3).held_at_most(Duration::from_secs(12));
+    let longest = Some(Duration::from_secs(12));
+    let mut lease = lease_with(3, Options { longest, ..Options::default() });
     assert_eq!(lease.limit(), at(12_000));
     for send in drain(&mut lease, at(0)) {
         answer(&mut lease, &send, Reply::Granted, at(1));
@@ -345,13 +396,14 @@ fn maximum_hold_caps_every_validity() {
 
     lease.extend(ttl(10_000), at(12_000));
     assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Expired)));
-    assert_eq!(lease.end(), Some(End::HeldOut));
+    assert_eq!(lease.end(), Some(End::MaxHoldReached));
     assert!(drain(&mut lease, at(12_000)).iter().all(|send| send.operation.releases()));
 }
 
-fn resumed(before: Instant, now: Instant) -> (Lease, Vec<Send>) {
+fn resumed(before: Instant, now: Instant) -> (Lease, Vec<ToSend>) {
     let owner = Owner::from_bytes([7; 16]);
-    let mut lease = Lease::resume(terms(3), Key::new(*b"k"), owner, ttl(20_000), before, now);
+    let resumed = Resumed { longest: ttl(20_000), before, owed: false };
+    let mut lease = Lease::resume(terms(3), Key::new(*b"k"), owner, resumed, Options::default(), now);
     let sends = drain(&mut lease, now);
     assert!(
         sends.iter().all(|send| send.operation.name() == "extend"),
@@ -428,11 +480,10 @@ fn guarded_grants_do_not_count_and_are_undone() {
         _ => Standing::CountsFrom(at(100 * node as u64)),
     };
     for (node, send) in sends.iter().enumerate() {
-        let reply = lease.weigh(Reply::Granted, true, standing(node));
-        answer(&mut lease, send, reply, at(1));
+        weighed_answer(&mut lease, send, Reply::Granted, standing(node), at(1));
     }
 
-    assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Guarded { until: at(100) })));
+    assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::TooYoung { until: at(100) })));
     assert_eq!(drain(&mut lease, at(1)).len(), 3, "released on each of them");
 }
 
@@ -442,23 +493,22 @@ fn guarded_nodes_count_for_extensions() {
     let mut lease = held_lease(3);
     lease.extend(ttl(10_000), at(2));
     for send in drain(&mut lease, at(2)) {
-        let reply =
-            lease.weigh(Reply::Granted, send.operation.creates(), Standing::CountsFrom(Instant::FAR_FUTURE));
-        answer(&mut lease, &send, reply, at(3));
+        let standing = Standing::CountsFrom(Instant::FAR_FUTURE);
+        weighed_answer(&mut lease, &send, Reply::Granted, standing, at(3));
     }
     assert!(matches!(lease.poll_event(), Some(Event::Extended(_))));
 }
 
-/// What stands in the way: the restart guard, where the guarded would be enough; contention, where those who refused would be;
-/// the guard again, while answers are missing that may make it so; else an outage.
+/// What stands in the way: the restart delay, where the young would be enough; contention, where those who refused would be;
+/// the delay again, while answers are missing that may make it so; else an outage.
 #[test]
 fn refusals_name_what_stands_in_the_way() {
     let (granted, unknown) = (Reply::Granted, Reply::Unknown(Unknown::ConnectionLost("gone".into())));
-    let guarded = |until: u64| Reply::Uncounted(Uncounted::Guarded { until: at(until) });
+    let young = |until: u64| Reply::Uncounted(Uncounted::TooYoung { until: at(until) });
     let cases: [(&[Reply], Failure); 5] = [
-        (&[granted.clone(), guarded(70), guarded(90), unknown.clone()], Failure::Guarded { until: at(90) }),
-        (&[held(), held(), guarded(70), granted.clone(), held()], Failure::Contended),
-        (&[unknown.clone(), guarded(70), unknown.clone()], Failure::Guarded { until: at(70) }),
+        (&[granted.clone(), young(70), young(90), unknown.clone()], Failure::TooYoung { until: at(90) }),
+        (&[held(), held(), young(70), granted.clone(), held()], Failure::Contended),
+        (&[unknown.clone(), young(70), unknown.clone()], Failure::TooYoung { until: at(70) }),
         (&[unknown.clone(), unknown.clone(), unknown.clone()], Failure::Unavailable),
         (&[unknown.clone(), unknown, held()], Failure::Contended),
     ];
@@ -473,7 +523,7 @@ fn refusals_name_what_stands_in_the_way() {
     // Nobody answers any more who could make it enough.
     let mut lease = lease(5);
     let sends = drain(&mut lease, at(0));
-    answer(&mut lease, &sends[0], guarded(70), at(1));
+    answer(&mut lease, &sends[0], young(70), at(1));
     lease.handle_timeout(at(200));
     assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Unavailable)));
 }
@@ -487,6 +537,7 @@ fn least_validity_is_enough() {
             Key::new(*b"k"),
             Owner::from_bytes([7; 16]),
             Asking::Set,
+            Options::default(),
             at(0),
         );
         let sends = drain(&mut lease, at(0));

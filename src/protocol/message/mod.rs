@@ -9,6 +9,6 @@ mod reply;
 #[cfg(test)]
 mod tests;
 
-pub use names::{ClientId, ConnectionId, Key, Owner, OwnerHex};
+pub use names::{CallId, ClientId, ConnectionId, Key, Owner, OwnerHex};
 pub use operation::{Extension, Extensions, MOST_EXTENSIONS, Operation};
 pub use reply::{Found, Holder, HolderValue, NotSent, Place, Reply, ServerMessage, Uncounted, Unknown};

@@ -90,7 +90,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// A client as the lines on the nodes know it: the 16 bytes of a uuid, the same on all nodes and for all its
+/// A client as the queues on the nodes know it: the 16 bytes of a uuid, the same on all nodes and for all its
 /// connections. It names the channel on which the client is woken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClientId([u8; 16]);
@@ -117,3 +117,7 @@ impl fmt::Debug for ClientId {
 /// in the order of their sending; across connections nothing is known. Zero is no connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct ConnectionId(pub u64);
+
+/// Names a call to whoever made it, and comes back with its answer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct CallId(pub u64);

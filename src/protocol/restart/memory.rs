@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::beat::{Beat, State};
-use super::{Cause, Id, Jump, Marker, MarkerSeen, Reading, RestartGuard, Role, Run, Standing, StoodStill};
+use super::{Evidence, Id, Jump, Marker, MarkerSeen, Reading, RestartDelay, Role, Run, Standing, StoodStill};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Drift;
 
@@ -27,7 +27,7 @@ const ALTERNATE_FOR: Duration = Duration::from_secs(60);
 /// node has what was written at the last look; and the restart came after that look.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
-    guard: Option<RestartGuard>,
+    delay: Option<RestartDelay>,
     from: Instant,
     /// The same for a clock that was set ahead, until it turns out to be the client's.
     clock_from: Instant,
@@ -54,39 +54,39 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Nothing known yet. Without a guard, every memory is old enough.
-    pub fn new(guard: Option<RestartGuard>) -> Self {
-        Self { guard, ..Self::default() }
+    /// Nothing known yet. Without a delay, every memory is old enough.
+    pub fn new(delay: Option<RestartDelay>) -> Self {
+        Self { delay, ..Self::default() }
     }
 
     /// Takes in what the node told. Returns why its grants count later than before, where they do.
-    pub fn handle_reading(&mut self, reading: &Reading) -> Option<Cause> {
-        let mut doubts = Doubts { least: None, cause: Cause::Restarted };
+    pub fn handle_reading(&mut self, reading: &Reading) -> Option<Evidence> {
+        let mut doubts = Doubts { least: None, cause: Evidence::Restarted };
         let same_marker = self.judge_marker(reading, &mut doubts);
         self.judge_run(reading, same_marker, &mut doubts);
         let ahead = self.judge_clock(reading, &mut doubts);
         self.looked = Some(reading.sent);
         self.several = reading.received < self.several_until;
-        let guard = self.guard?;
+        let delay = self.delay?;
         if ahead {
-            self.clock_from = reading.received.after(guard.least);
+            self.clock_from = reading.received.after(delay.least);
         }
-        self.bar(&doubts, reading.received).or(ahead.then_some(Cause::ClockSet))
+        self.bar(&doubts, reading.received).or(ahead.then_some(Evidence::ClockSet))
     }
 
     /// The count of the present run, raised after a look. The node has what was written with it for as long as that count
     /// stays or rises. Returns why its grants count later than before, if they do.
-    pub fn handle_beat(&mut self, count: u64, now: Instant) -> Option<Cause> {
-        let mut doubts = Doubts { least: None, cause: Cause::WentBack };
+    pub fn handle_beat(&mut self, count: u64, now: Instant) -> Option<Evidence> {
+        let mut doubts = Doubts { least: None, cause: Evidence::WentBack };
         if self.beat.handle_raised(self.run.and_then(|run| run.id), count) {
-            doubts.add(Duration::ZERO, Cause::WentBack);
+            doubts.add(Duration::ZERO, Evidence::WentBack);
         }
         self.bar(&doubts, now)
     }
 
-    fn bar(&mut self, doubts: &Doubts, now: Instant) -> Option<Cause> {
-        let (guard, age) = (self.guard?, doubts.least?);
-        let from = now.after(guard.least.saturating_sub(age));
+    fn bar(&mut self, doubts: &Doubts, now: Instant) -> Option<Evidence> {
+        let (delay, age) = (self.delay?, doubts.least?);
+        let from = now.after(delay.least.saturating_sub(age));
         let later = from > self.from && from > now;
         self.from = self.from.max(from);
         later.then_some(doubts.cause)
@@ -109,7 +109,7 @@ impl Memory {
         let by = stood.by();
         let cleared = stood.clears();
         self.clock_from = if cleared { Instant::default() } else { self.clock_from.after(by) };
-        // A guard that began with these looks began on the new clock.
+        // One that began with these looks began on the new clock.
         if self.from > jump.before {
             self.from = self.from.after(by);
         }
@@ -127,7 +127,7 @@ impl Memory {
             }
             (known, MarkerSeen::Absent) => {
                 if known.is_some() {
-                    doubts.add(Duration::ZERO, Cause::MarkerLost);
+                    doubts.add(Duration::ZERO, Evidence::MarkerLost);
                 }
                 // What follows is judged by its date, and by the moment at which this one was found missing.
                 self.marker = None;
@@ -139,14 +139,14 @@ impl Memory {
                 true
             }
             (Some(_), MarkerSeen::Found(marker)) => {
-                doubts.add(Duration::ZERO, Cause::MarkerChanged);
+                doubts.add(Duration::ZERO, Evidence::MarkerChanged);
                 self.marker = Some(marker);
                 false
             }
             (None, MarkerSeen::Found(marker)) => {
                 // A marker from the node's future, whose clock was put back, dates nothing: then own time counts.
                 let age = reading.time.unwrap_or(0).saturating_sub(marker.since);
-                doubts.add(Duration::from_micros(age), Cause::MarkedLately);
+                doubts.add(Duration::from_micros(age), Evidence::MarkedLately);
                 self.marker = Some(marker);
                 !std::mem::replace(&mut self.unmarked, false)
             }
@@ -173,28 +173,28 @@ impl Memory {
                 doubts.add(
                     Duration::ZERO,
                     match () {
-                        () if replaced => Cause::Replaced,
-                        () if older => Cause::WentBack,
-                        () => Cause::Restarted,
+                        () if replaced => Evidence::Replaced,
+                        () if older => Evidence::WentBack,
+                        () => Evidence::Restarted,
                     },
                 );
                 self.note_run(before.and_then(|before| before.id), run.id, reading.received);
             }
             if remembers {
             } else if let (Some(_), Some(uptime)) = (run.id, run.uptime) {
-                doubts.add(uptime.saturating_sub(UPTIME_ROUNDING), Cause::Young);
+                doubts.add(uptime.saturating_sub(UPTIME_ROUNDING), Evidence::Young);
             } else {
-                doubts.add(Duration::ZERO, Cause::Undated);
+                doubts.add(Duration::ZERO, Evidence::Undated);
             }
         }
         if state == State::Older {
-            doubts.add(Duration::ZERO, Cause::WentBack);
+            doubts.add(Duration::ZERO, Evidence::WentBack);
         }
         // A restart alone begins another replication history.
         let other_history = changed(self.replication, reading.replication) && !remembered;
         let other_role = self.role.is_some() && reading.role.is_some() && self.role != reading.role;
         if other_history || other_role {
-            doubts.add(Duration::ZERO, Cause::RoleChanged);
+            doubts.add(Duration::ZERO, Evidence::RoleChanged);
         }
         self.replication = reading.replication.or(self.replication);
         self.role = reading.role.or(self.role);
@@ -213,7 +213,7 @@ impl Memory {
     /// No run ever comes back. If one does, several servers answer in turn.
     fn note_run(&mut self, before: Option<Id>, run: Option<Id>, now: Instant) {
         if run.is_some() && self.ran.contains(&run) {
-            let least = self.guard.map(RestartGuard::least).unwrap_or_default();
+            let least = self.delay.map(RestartDelay::least).unwrap_or_default();
             self.several_until = now.after(ALTERNATE_FOR.max(least));
         }
         self.ran[self.changes % REMEMBERED_RUNS] = before;
@@ -227,12 +227,12 @@ impl Memory {
         let before = self.time.replace((time, reading.sent, reading.received));
         let Some((earlier, sent, received)) = before else { return false };
         let (shortest, longest) = (reading.sent.since(received), reading.received.since(sent));
-        let drift = self.guard.map_or_else(Drift::default, |guard| guard.drift);
+        let drift = self.delay.map_or_else(Drift::default, |delay| delay.drift);
         let tolerance = CLOCK_JUMP.saturating_add(drift.share(longest));
         let micros = |duration: Duration| i128::try_from(duration.as_micros()).unwrap_or(i128::MAX);
         let went = i128::from(time) - i128::from(earlier);
         if went < micros(shortest) - micros(tolerance) {
-            doubts.add(Duration::ZERO, Cause::ClockSet);
+            doubts.add(Duration::ZERO, Evidence::ClockSet);
         }
         let ahead = went > micros(longest.saturating_add(tolerance));
         if ahead {
@@ -251,7 +251,7 @@ impl Memory {
         if self.several {
             return Standing::Several;
         }
-        let unmarked = self.unmarked && self.guard.is_some();
+        let unmarked = self.unmarked && self.delay.is_some();
         Standing::CountsFrom(if unmarked { Instant::FAR_FUTURE } else { self.from.max(self.clock_from) })
     }
 }
@@ -259,11 +259,11 @@ impl Memory {
 /// The least age that the evidence of one reading allows for, and which evidence that is.
 struct Doubts {
     least: Option<Duration>,
-    cause: Cause,
+    cause: Evidence,
 }
 
 impl Doubts {
-    fn add(&mut self, age: Duration, cause: Cause) {
+    fn add(&mut self, age: Duration, cause: Evidence) {
         if self.least.is_none_or(|least| age < least) {
             (self.least, self.cause) = (Some(age), cause);
         }

@@ -1,4 +1,4 @@
-//! The restart guard: how old a node's memory is, and what its grants are worth while it may have forgotten a lock.
+//! The restart delay: how old a node's memory is, and what its grants are worth while it may have forgotten a lock.
 //!
 //! A node that lost its memory may grant a lock that somebody else still holds. So its grants do not count in acquire
 //! rounds until every lock that it may have forgotten has ended: until its *memory age*, the time since which it has
@@ -27,17 +27,17 @@ pub use self::standing::{LOOK_EVERY, LOOKS_LAST, Standing};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl};
 
-/// How old a node's memory must be for its grants to count: guard × (1 + drift) + 2 ms.
+/// How old a node's memory must be for its grants to count: delay × (1 + drift) + 2 ms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RestartGuard {
+pub struct RestartDelay {
     least: Duration,
     drift: Drift,
 }
 
-impl RestartGuard {
-    /// `guard` is the longest TTL that anybody uses on these nodes.
-    pub fn new(guard: Ttl, drift: Drift) -> Self {
-        Self { least: guard.duration().saturating_add(drift.allowance(guard)), drift }
+impl RestartDelay {
+    /// `delay` is the longest TTL that anybody uses on these nodes.
+    pub fn new(delay: Ttl, drift: Drift) -> Self {
+        Self { least: delay.duration().saturating_add(drift.allowance(delay)), drift }
     }
 
     /// The least memory age of a node that counts.
@@ -143,7 +143,7 @@ impl Reading {
 
 /// Why a node's grants do not count for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cause {
+pub enum Evidence {
     /// It has not been running for long.
     Young,
     /// Its marker is young.
@@ -166,7 +166,7 @@ pub enum Cause {
     ClockSet,
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Young => "it has not been running for long",

@@ -47,7 +47,7 @@ impl Standing {
     pub fn objection(self, started: Instant) -> Option<Uncounted> {
         match self {
             Self::CountsFrom(from) if from <= started => None,
-            Self::CountsFrom(until) => Some(Uncounted::Guarded { until }),
+            Self::CountsFrom(until) => Some(Uncounted::TooYoung { until }),
             Self::Replica => Some(Uncounted::Replica),
             Self::SameAs(node) => Some(Uncounted::SameServer(node)),
             Self::Several => Some(Uncounted::SeveralServers),

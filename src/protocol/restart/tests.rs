@@ -5,9 +5,9 @@ use crate::protocol::quorum::{NodeId, Quorum};
 const GUARD: Duration = Duration::from_millis(10_102);
 const LONG: Duration = Duration::from_secs(86_400);
 
-fn guard() -> RestartGuard {
+fn delay() -> RestartDelay {
     let ttl = Ttl::new(Duration::from_secs(10), Drift::default(), Duration::from_secs(10)).unwrap();
-    RestartGuard::new(ttl, Drift::default())
+    RestartDelay::new(ttl, Drift::default())
 }
 
 fn at(millis: u64) -> Instant {
@@ -39,7 +39,7 @@ fn connect(millis: u64, run: &[u8], uptime: Duration, durable: bool) -> Reading 
 }
 
 fn known(durable: bool) -> Memory {
-    let mut memory = Memory::new(Some(guard()));
+    let mut memory = Memory::new(Some(delay()));
     assert_eq!(memory.handle_reading(&connect(0, b"run", LONG, durable)), None);
     assert_eq!(memory.handle_beat(BEAT, at(0)), None);
     assert_eq!(memory.standing().objection(at(0)), None);
@@ -55,26 +55,26 @@ fn back(millis: u64) -> Reading {
     Reading { replication, kept: Some(BEAT), ..connect(millis, b"other", Duration::from_secs(1), true) }
 }
 
-fn guarded(until: Instant) -> Option<Uncounted> {
-    Some(Uncounted::Guarded { until })
+fn young(until: Instant) -> Option<Uncounted> {
+    Some(Uncounted::TooYoung { until })
 }
 
-/// The least memory age is guard × (1 + drift) + 2 ms, and counts at exactly that.
+/// The least memory age is delay × (1 + drift) + 2 ms, and counts at exactly that.
 #[test]
 fn the_guard_is_the_longest_ttl_with_its_drift() {
-    assert_eq!(guard().least(), GUARD);
+    assert_eq!(delay().least(), GUARD);
     let standing = Standing::CountsFrom(at(10));
-    assert_eq!(standing.objection(at(9)), guarded(at(10)));
+    assert_eq!(standing.objection(at(9)), young(at(10)));
     assert_eq!(standing.objection(at(10)), None);
 }
 
 /// Uptime counts less a second, which is how servers round it.
 #[test]
 fn a_young_node_is_guarded_for_what_its_uptime_lacks() {
-    let mut memory = Memory::new(Some(guard()));
+    let mut memory = Memory::new(Some(delay()));
     let young = connect(0, b"run", Duration::from_secs(4), false);
 
-    assert_eq!(memory.handle_reading(&young), Some(Cause::Young));
+    assert_eq!(memory.handle_reading(&young), Some(Evidence::Young));
     assert_eq!(memory.standing(), Standing::CountsFrom(at(10_102 - 3_000)));
     // Own time goes on, and later looks do not start it anew.
     assert_eq!(memory.handle_reading(&look(5_000)), None);
@@ -86,10 +86,10 @@ fn a_young_node_is_guarded_for_what_its_uptime_lacks() {
 #[test]
 fn the_marker_dates_the_memory() {
     for (since, from) in [(LONG - Duration::from_secs(4), 6_102), (2 * LONG, 10_102)] {
-        let mut memory = Memory::new(Some(guard()));
+        let mut memory = Memory::new(Some(delay()));
         let found = Reading { marker: marker(b"marker", since), ..connect(0, b"run", LONG, true) };
 
-        assert_eq!(memory.handle_reading(&found), Some(Cause::MarkedLately));
+        assert_eq!(memory.handle_reading(&found), Some(Evidence::MarkedLately));
         assert_eq!(memory.standing(), Standing::CountsFrom(at(from)));
         let again = Reading { marker: marker(b"marker", since), ..look(5_000) };
         assert_eq!(memory.handle_reading(&again), None);
@@ -106,15 +106,15 @@ fn changes_start_the_guard() {
         reading
     };
     let cases = [
-        (connect(20_000, b"other", Duration::from_secs(1), false), Cause::Restarted),
-        (connect(20_000, b"other", LONG, false), Cause::Replaced),
-        (with(|look| look.replication = Some(Id::of(b"other"))), Cause::RoleChanged),
-        (with(|look| look.marker = MarkerSeen::Absent), Cause::MarkerLost),
-        (with(|look| look.marker = marker(b"other", Duration::ZERO)), Cause::MarkerChanged),
-        (with(|look| look.time = look.time.map(|time| time + 1_300_000)), Cause::ClockSet),
-        (with(|look| look.time = look.time.map(|time| time - 1_300_000)), Cause::ClockSet),
-        (with(|look| look.time = Some(0)), Cause::ClockSet),
-        (with(|look| look.run = Some(Run::default())), Cause::Undated),
+        (connect(20_000, b"other", Duration::from_secs(1), false), Evidence::Restarted),
+        (connect(20_000, b"other", LONG, false), Evidence::Replaced),
+        (with(|look| look.replication = Some(Id::of(b"other"))), Evidence::RoleChanged),
+        (with(|look| look.marker = MarkerSeen::Absent), Evidence::MarkerLost),
+        (with(|look| look.marker = marker(b"other", Duration::ZERO)), Evidence::MarkerChanged),
+        (with(|look| look.time = look.time.map(|time| time + 1_300_000)), Evidence::ClockSet),
+        (with(|look| look.time = look.time.map(|time| time - 1_300_000)), Evidence::ClockSet),
+        (with(|look| look.time = Some(0)), Evidence::ClockSet),
+        (with(|look| look.run = Some(Run::default())), Evidence::Undated),
     ];
     for (reading, cause) in cases {
         let mut memory = known(false);
@@ -132,7 +132,7 @@ fn changes_start_the_guard() {
 /// Without a marker nothing dates the memory; the date of the one that is set then does.
 #[test]
 fn an_unmarked_node_waits_for_its_marker() {
-    let mut memory = Memory::new(Some(guard()));
+    let mut memory = Memory::new(Some(delay()));
     let unmarked = Reading { marker: MarkerSeen::Absent, ..connect(0, b"run", LONG, true) };
     memory.handle_reading(&unmarked);
     assert_eq!(memory.standing(), Standing::CountsFrom(Instant::FAR_FUTURE));
@@ -142,11 +142,11 @@ fn an_unmarked_node_waits_for_its_marker() {
     assert_eq!(adopted.standing().objection(at(1)), None, "dated back to the start of the server");
 
     let now = Reading { marker: marker(b"marker", LONG + Duration::from_millis(1)), ..look(1) };
-    assert_eq!(memory.handle_reading(&now), Some(Cause::MarkedLately));
+    assert_eq!(memory.handle_reading(&now), Some(Evidence::MarkedLately));
     assert_eq!(memory.standing(), Standing::CountsFrom(at(10_103)));
 
     // Nobody may set one: the rest of the evidence has to do.
-    let mut memory = Memory::new(Some(guard()));
+    let mut memory = Memory::new(Some(delay()));
     memory.handle_reading(&Reading { marker: MarkerSeen::Absent, ..connect(0, b"run", LONG, false) });
     memory.handle_reading(&Reading { marker: MarkerSeen::Unread, ..look(1) });
     assert_eq!(memory.standing().objection(at(1)), None);
@@ -160,20 +160,20 @@ fn a_node_that_writes_before_it_answers_remembers() {
     assert_eq!(known(true).handle_reading(&restarted), None);
 
     // Who did not know the node goes by its uptime.
-    let mut fresh = Memory::new(Some(guard()));
-    assert_eq!(fresh.handle_reading(&connect(0, b"run", young, true)), Some(Cause::Young));
+    let mut fresh = Memory::new(Some(delay()));
+    assert_eq!(fresh.handle_reading(&connect(0, b"run", young, true)), Some(Evidence::Young));
 
     // But not with a marker that is another or gone, nor where one of the runs did not write so.
     let mut lost = restarted;
     lost.marker = MarkerSeen::Absent;
-    assert_eq!(known(true).handle_reading(&lost), Some(Cause::MarkerLost));
-    assert_eq!(known(false).handle_reading(&restarted), Some(Cause::Restarted));
+    assert_eq!(known(true).handle_reading(&lost), Some(Evidence::MarkerLost));
+    assert_eq!(known(false).handle_reading(&restarted), Some(Evidence::Restarted));
     let lax = connect(20_000, b"other", young, false);
-    assert_eq!(known(true).handle_reading(&lax), Some(Cause::Restarted));
+    assert_eq!(known(true).handle_reading(&lax), Some(Evidence::Restarted));
     // A promotion is none of its disk's business.
     let mut promoted = known(true);
     promoted.handle_reading(&Reading { role: Some(Role::Replica), ..look(10_000) });
-    assert_eq!(promoted.handle_reading(&look(20_000)), Some(Cause::RoleChanged));
+    assert_eq!(promoted.handle_reading(&look(20_000)), Some(Evidence::RoleChanged));
 }
 
 /// A node that lacks what was written at the last look went back to an older state: after a restart, and in the same run as
@@ -184,20 +184,20 @@ fn an_older_state_is_no_memory() {
     for (kept, cause) in [
         (Some(BEAT), None),
         (Some(BEAT + 3), None),
-        (Some(BEAT - 1), Some(Cause::WentBack)),
-        (Some(0), Some(Cause::WentBack)),
-        (None, Some(Cause::Restarted)),
+        (Some(BEAT - 1), Some(Evidence::WentBack)),
+        (Some(0), Some(Evidence::WentBack)),
+        (None, Some(Evidence::Restarted)),
     ] {
         let mut memory = known(true);
         assert_eq!(memory.handle_reading(&with(kept)), cause, "{kept:?}");
-        let objection = cause.and(guarded(at(20_000 + 10_102)));
+        let objection = cause.and(young(at(20_000 + 10_102)));
         assert_eq!(memory.standing().objection(at(20_000)), objection, "{kept:?}");
     }
 
     let mut memory = known(false);
     let older = Reading { kept: Some(BEAT - 1), ..look(5_000) };
-    assert_eq!(memory.handle_reading(&older), Some(Cause::WentBack));
-    assert_eq!(known(false).handle_beat(BEAT, at(5_000)), Some(Cause::WentBack));
+    assert_eq!(memory.handle_reading(&older), Some(Evidence::WentBack));
+    assert_eq!(known(false).handle_beat(BEAT, at(5_000)), Some(Evidence::WentBack));
     assert_eq!(known(false).handle_beat(BEAT + 1, at(5_000)), None);
 }
 
@@ -217,11 +217,11 @@ fn another_server_in_its_place_is_no_restart() {
     };
     assert_eq!(known(15_000).handle_reading(&up(5)), None, "started at the last look, perhaps");
     assert_eq!(known(15_000).handle_reading(&up(6)), None);
-    assert_eq!(known(15_000).handle_reading(&up(7)), Some(Cause::Replaced));
-    assert_eq!(known(15_000).handle_reading(&up(1_000)), Some(Cause::Replaced));
+    assert_eq!(known(15_000).handle_reading(&up(7)), Some(Evidence::Replaced));
+    assert_eq!(known(15_000).handle_reading(&up(1_000)), Some(Evidence::Replaced));
 
     let promoted = Reading { former: Some(Id::of(b"history")), ..back(20_000) };
-    assert_eq!(known(15_000).handle_reading(&promoted), Some(Cause::Replaced));
+    assert_eq!(known(15_000).handle_reading(&promoted), Some(Evidence::Replaced));
     let other = Reading { former: Some(Id::of(b"some other")), ..back(20_000) };
     assert_eq!(known(15_000).handle_reading(&other), None);
 }
@@ -230,7 +230,7 @@ fn another_server_in_its_place_is_no_restart() {
 #[test]
 fn runs_that_alternate_are_several_servers() {
     let mut memory = known(false);
-    assert_eq!(memory.handle_reading(&connect(5_000, b"second", LONG, false)), Some(Cause::Replaced));
+    assert_eq!(memory.handle_reading(&connect(5_000, b"second", LONG, false)), Some(Evidence::Replaced));
     assert!(matches!(memory.standing(), Standing::CountsFrom(_)), "once is a restart");
 
     memory.handle_reading(&connect(10_000, b"run", LONG, false));
@@ -243,7 +243,7 @@ fn runs_that_alternate_are_several_servers() {
 }
 
 /// When the client's clock stood still, the nodes that showed it are not blamed, and what they told is told on the clock that
-/// was put forward. A guard for another reason goes on.
+/// was put forward. A delay for another reason goes on.
 #[test]
 fn a_clock_that_stood_still_blames_nobody() {
     let minute = Duration::from_secs(60);
@@ -256,7 +256,7 @@ fn a_clock_that_stood_still_blames_nobody() {
     let mut memories = [known(false), known(false)];
     memories[0].handle_reading(&Reading { kept: Some(0), ..look(1_000) });
     let stood = memories.iter_mut().enumerate().find_map(|(node, memory)| {
-        assert_eq!(memory.handle_reading(&ahead(5_000)), Some(Cause::ClockSet));
+        assert_eq!(memory.handle_reading(&ahead(5_000)), Some(Evidence::ClockSet));
         assert!(memory.standing().objection(at(12_000)).is_some());
         clock.handle_jump(NodeId::new(node), memory.jump().expect("ahead by a minute"))
     });
@@ -274,7 +274,7 @@ fn a_clock_that_stood_still_blames_nobody() {
     }
 }
 
-/// A replica does not count; once promoted it is guarded from when that was noticed.
+/// A replica does not count; once promoted it is too young from when that was noticed.
 #[test]
 fn replicas_do_not_count() {
     let mut memory = known(false);
@@ -285,7 +285,7 @@ fn replicas_do_not_count() {
     assert_eq!(memory.standing(), Standing::CountsFrom(at(2_000 + 10_102)));
 }
 
-/// Switched off, nothing is guarded; replicas do not count all the same.
+/// Switched off, nothing is too young; replicas do not count all the same.
 #[test]
 fn without_a_guard_every_memory_is_old_enough() {
     let mut memory = Memory::new(None);
@@ -301,7 +301,7 @@ fn without_a_guard_every_memory_is_old_enough() {
 #[test]
 fn only_grants_are_weighed() {
     let standing = Standing::CountsFrom(at(1));
-    assert_eq!(standing.weigh(Reply::Granted, at(0)), Reply::Uncounted(Uncounted::Guarded { until: at(1) }));
+    assert_eq!(standing.weigh(Reply::Granted, at(0)), Reply::Uncounted(Uncounted::TooYoung { until: at(1) }));
     assert_eq!(standing.weigh(Reply::Granted, at(1)), Reply::Granted);
     let held = Reply::Held(Holder::UNNAMED);
     assert_eq!(standing.weigh(held.clone(), at(0)), held);
@@ -314,9 +314,9 @@ fn only_grants_are_weighed() {
 fn clocks_may_be_off_by_a_second_and_their_drift() {
     for (micros, cause) in [
         (1_200_000, None),
-        (1_200_001, Some(Cause::ClockSet)),
+        (1_200_001, Some(Evidence::ClockSet)),
         (-1_200_000, None),
-        (-1_200_001, Some(Cause::ClockSet)),
+        (-1_200_001, Some(Evidence::ClockSet)),
     ] {
         let look = look(20_000);
         let off = Reading { time: look.time.and_then(|time| time.checked_add_signed(micros)), ..look };
@@ -329,19 +329,19 @@ fn clocks_may_be_off_by_a_second_and_their_drift() {
 #[test]
 fn half_a_run_proves_nothing() {
     let run = Some(Run { id: Some(Id::of(b"run")), uptime: None, durable: false });
-    let mut memory = Memory::new(Some(guard()));
-    assert_eq!(memory.handle_reading(&Reading { run, ..look(0) }), Some(Cause::Undated));
+    let mut memory = Memory::new(Some(delay()));
+    assert_eq!(memory.handle_reading(&Reading { run, ..look(0) }), Some(Evidence::Undated));
 
     let other = Reading { replication: Some(Id::of(b"other")), ..connect(20_000, b"run", LONG, true) };
-    assert_eq!(known(true).handle_reading(&other), Some(Cause::RoleChanged));
+    assert_eq!(known(true).handle_reading(&other), Some(Evidence::RoleChanged));
 }
 
 /// What was told once is not told again where another reading says the same.
 #[test]
 fn the_same_evidence_is_no_news() {
-    let mut memory = Memory::new(Some(guard()));
+    let mut memory = Memory::new(Some(delay()));
     let young = |millis| connect(millis, b"run", Duration::from_millis(4_000 + millis), false);
-    assert_eq!(memory.handle_reading(&young(0)), Some(Cause::Young));
+    assert_eq!(memory.handle_reading(&young(0)), Some(Evidence::Young));
     assert_eq!(memory.handle_reading(&young(1_000)), None);
     assert_eq!(memory.standing(), Standing::CountsFrom(at(7_102)));
 }
@@ -353,5 +353,5 @@ fn a_look_goes_out_of_date() {
     assert_eq!(Standing::COUNTS.as_seen(at(0), at(10_000)), Standing::COUNTS);
     assert_eq!(Standing::COUNTS.as_seen(at(0), late), Standing::UNSEEN);
     assert_eq!(Standing::Replica.as_seen(at(0), late), Standing::Replica);
-    assert_eq!(Standing::UNSEEN.objection(late), guarded(Instant::FAR_FUTURE));
+    assert_eq!(Standing::UNSEEN.objection(late), young(Instant::FAR_FUTURE));
 }

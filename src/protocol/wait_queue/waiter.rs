@@ -1,4 +1,4 @@
-//! One waiter in the line for a key: entering, looking, being woken, claiming, moving on, leaving.
+//! One waiter in the queue for a key: entering, looking, being woken, claiming, moving on, leaving.
 //!
 //! Knows at which node it stands, under which owner, and what is open there. It claims nothing itself: it says *claim
 //! now*, and is told how that went. It knows no clock, no connection and no randomness: owners are supplied.
@@ -17,25 +17,26 @@ use std::time::Duration;
 
 use crate::protocol::in_doubt::{Debt, Doubt};
 use crate::protocol::message::{
-    ClientId, ConnectionId, HolderValue, Key, NotSent, Operation, Owner, Place, Reply, Unknown,
+    CallId, ClientId, ConnectionId, HolderValue, Key, NotSent, Operation, Owner, Place, Reply, Unknown,
 };
 use crate::protocol::quorum::{NodeId, NodeSet};
 use crate::protocol::round::Round;
 use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl};
-use crate::protocol::wait_queue::rank::{LINE_LIFE, Ranks};
+use crate::protocol::wait_queue::rank::{QUEUE_LIFE, Ranks};
+use crate::protocol::wait_queue::signal::Signals;
 
 /// The client's sign of life: its best-placed waiter looks this often, less up to 40 ms, which are drawn: no more than
 /// once a second.
 pub const BEAT: Duration = Duration::from_millis(1_050);
 
-/// A waiter that cannot be woken looks this often, times its place in the line counted from one.
+/// A waiter that cannot be woken looks this often, times its place in the queue counted from one.
 const POLL: Duration = Duration::from_millis(50);
 
 /// How often the head looks while a client of another kind holds the key: nobody will wake it.
 const FOREIGN: Duration = Duration::from_millis(100);
 
-/// A node that cannot be reached gets this long to come back before its line is left: a connection is made anew within
+/// A node that cannot be reached gets this long to come back before its queue is left: a connection is made anew within
 /// some 300 ms, and a place is worth that.
 const GRACE: Duration = Duration::from_millis(400);
 
@@ -53,7 +54,7 @@ const LONGEST_RETRY: Duration = Duration::from_millis(250);
 
 /// The numbers of one waiter.
 #[derive(Clone, Copy, Debug)]
-pub struct Habits {
+pub struct WaiterSettings {
     /// Whose waiter it is.
     pub client: ClientId,
     /// The life of a vote.
@@ -66,21 +67,35 @@ pub struct Habits {
 
 /// One call to be handed to one node, now.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Send {
+pub struct ToSend {
     /// Where to.
     pub node: NodeId,
     /// Which call this is: given back with its reply.
-    pub call: u32,
+    pub call: CallId,
     /// What to send.
     pub operation: Operation,
     /// What is owed if the answer to a release does not settle it.
     pub debt: Option<Debt>,
+    /// Whether the present owner leaves with it: as soon as it was handed to the node, a wake-up for that owner comes too
+    /// late and is to be passed on, so nobody may listen for it any more.
+    pub leaves: bool,
+}
+
+/// The vote of a queue's node behind a claim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueVote {
+    /// The node that gave its vote.
+    pub node: NodeId,
+    /// What was sent there under the owner that claims.
+    pub doubt: Doubt,
+    /// Whether nodes that refuse are asked again within the round.
+    pub patient: bool,
 }
 
 /// How a claim failed, as far as the waiter depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Setback {
-    /// This is the line that counts: no better-ranked node answered.
+pub struct ClaimFailure {
+    /// This is the queue that counts: no better-ranked node answered.
     pub best: bool,
     /// Somebody stood in the way.
     pub refused: bool,
@@ -93,19 +108,16 @@ pub struct Setback {
 /// What a waiter wants done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Claim all nodes under [`Waiter::owner`], with [`Waiter::doubt`] for [`Waiter::node`].
-    Claim {
-        /// Whether refusing nodes are to be asked again within the round.
-        patient: bool,
-    },
-    /// In line, or looked again: as told. `dropped` where the node had dropped the entry and took it back.
+    /// Claim all nodes under [`Waiter::owner`], with this vote behind the claim.
+    Claim(QueueVote),
+    /// In queue, or looked again: as told. `dropped` where the node had dropped the entry and took it back.
     Standing {
         /// The place.
         place: Place,
         /// Whether it had been lost in between.
         dropped: bool,
     },
-    /// No line can be used: poll instead. The waiter has left.
+    /// No queue can be used: poll instead. The waiter has left.
     Unable(Reply),
 }
 
@@ -116,14 +128,14 @@ enum State {
         since: Instant,
         renaming: Option<Entry>,
     },
-    /// In line, to look again then.
+    /// In queue, to look again then.
     Standing {
         look: Instant,
     },
     /// A claim is under way; what is open at the node is the lease's.
     Claiming,
     /// The claim failed. The vote is kept, to be claimed again then.
-    Keeping {
+    KeepAlive {
         until: Instant,
     },
     /// The vote was given back, or the node cannot be reached; enters again then.
@@ -137,7 +149,7 @@ enum State {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Want {
-    /// To stand in line at the node of this rank.
+    /// To wait in the queue at the node of this rank.
     Enter(usize),
     /// To take over entry and vote of the present owner.
     Rename,
@@ -161,7 +173,7 @@ impl Entry {
 #[derive(Debug)]
 pub struct Waiter {
     key: Key,
-    habits: Habits,
+    habits: WaiterSettings,
     ranks: Ranks,
     /// Which of the ranked nodes it stands at.
     rank: usize,
@@ -175,23 +187,23 @@ pub struct Waiter {
     /// The best-placed of its client's waiters at this node, which looks for all.
     leads: bool,
     state: State,
-    call: u32,
+    call: CallId,
     /// The first call under the present owner.
-    first_call: u32,
+    first_call: CallId,
     misses: u32,
     failed_claims: u32,
     /// Of them the last ones in which no holder was seen.
     futile: u32,
     jitter: u64,
-    /// It gave its vote back and may still stand in line, if it was woken too late: it leaves when it goes on.
+    /// It gave its vote back and may still wait in the queue, if it was woken too late: it leaves when it goes on.
     leaves: bool,
-    sends: VecDeque<Send>,
+    sends: VecDeque<ToSend>,
     event: Option<Event>,
 }
 
 impl Waiter {
-    /// A waiter for `key`, about to enter the line at the best of `ranks`, which must not be empty. `jitter` is drawn.
-    pub fn new(key: Key, ranks: Ranks, habits: Habits, jitter: u64) -> Self {
+    /// A waiter for `key`, about to enter the queue at the best of `ranks`, which must not be empty. `jitter` is drawn.
+    pub fn new(key: Key, ranks: Ranks, habits: WaiterSettings, jitter: u64) -> Self {
         Self {
             key,
             habits,
@@ -203,8 +215,8 @@ impl Waiter {
             polls: false,
             leads: true,
             state: State::Wanting(Want::Enter(0)),
-            call: 0,
-            first_call: 0,
+            call: CallId::default(),
+            first_call: CallId::default(),
             misses: 0,
             failed_claims: 0,
             futile: 0,
@@ -241,7 +253,12 @@ impl Waiter {
         self.rank > 0 && now.since(self.since) >= RETURN_AFTER
     }
 
-    /// The owner that stands in line.
+    /// What it waits for.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The owner that waits in the queue.
     pub fn owner(&self) -> Owner {
         self.own.owner
     }
@@ -267,7 +284,7 @@ impl Waiter {
             Want::Rename => Some(self.own),
         };
         self.own = Entry::of(owner);
-        self.first_call = self.call + 1;
+        self.first_call = CallId(self.call.0 + 1);
         self.ask(renaming, now);
     }
 
@@ -281,39 +298,48 @@ impl Waiter {
 
     /// It leads from now on, in the place of one that was to look at `look`. A look that is due has just been made by
     /// that one, or is not missed for a beat; only who polls does not wait.
-    pub fn take_lead(&mut self, look: Instant, now: Instant) {
+    fn take_lead(&mut self, look: Instant, now: Instant) {
         let next = if look <= now && !self.polls { now.after(BEAT) } else { look.max(now) };
         self.set_leads(true, next);
     }
 
     /// The next call to make. Report each with [`Waiter::handle_sent`] before the next.
-    pub fn poll_send(&mut self) -> Option<Send> {
+    pub fn poll_send(&mut self) -> Option<ToSend> {
         self.sends.pop_front()
     }
 
     /// What became of a call at the node's door.
-    pub fn handle_sent(&mut self, call: u32, admitted: Result<ConnectionId, NotSent>, now: Instant) {
+    pub fn handle_sent(&mut self, call: CallId, admitted: Result<ConnectionId, NotSent>, now: Instant) {
         match admitted {
             Ok(connection) if call >= self.first_call => {
-                self.own.doubt.looked(connection, now, self.habits.hand_over, LINE_LIFE);
+                self.own.doubt.looked(connection, now, self.habits.hand_over, QUEUE_LIFE);
             }
             Ok(_) => {}
-            Err(reason) => self.handle_reply(call, ConnectionId::default(), Reply::NotSent(reason), now),
+            Err(reason) => {
+                self.handle_reply(call, ConnectionId::default(), Reply::NotSent(reason), now);
+            }
         }
     }
 
-    /// The answer to a look.
-    pub fn handle_reply(&mut self, call: u32, connection: ConnectionId, reply: Reply, now: Instant) {
+    /// The answer to a look. Returns how long the node took, if it gave the waiter a place or its vote.
+    pub fn handle_reply(
+        &mut self,
+        call: CallId,
+        connection: ConnectionId,
+        reply: Reply,
+        now: Instant,
+    ) -> Option<Duration> {
         if call < self.first_call {
-            return;
+            return None;
         }
         if !matches!(reply, Reply::NotSent(_)) {
             self.own.doubt.answered(connection, &reply);
         }
         if call != self.call {
-            return;
+            return None;
         }
-        let State::Asking { renaming, .. } = self.state.clone() else { return };
+        let State::Asking { renaming, since } = self.state.clone() else { return None };
+        let took = matches!(reply, Reply::Voted | Reply::Queued(_)).then(|| now.since(since));
         match reply {
             Reply::Voted | Reply::Queued(_) => {
                 if let Some(earlier) = &renaming
@@ -326,7 +352,7 @@ impl Waiter {
                 match reply {
                     Reply::Queued(place) => self.stand(place, now),
                     _ if renaming.is_some() => {
-                        self.state = State::Keeping { until: now.after(self.retry_pause()) };
+                        self.state = State::KeepAlive { until: now.after(self.retry_pause()) };
                     }
                     _ => self.claim(true),
                 }
@@ -345,6 +371,7 @@ impl Waiter {
                 self.unable(reply);
             }
         }
+        took
     }
 
     /// The moment of [`Waiter::poll_timeout`] has come.
@@ -357,7 +384,7 @@ impl Waiter {
                 self.missed(renaming, Reply::Unknown(Unknown::Timeout(self.habits.reply_timeout)), now);
             }
             State::Standing { .. } => self.ask(None, now),
-            State::Keeping { .. } => self.claim(false),
+            State::KeepAlive { .. } => self.claim(false),
             State::Aside { .. } => {
                 // A vote is given back where a better node answers: there it goes.
                 let rank = if self.leaves { 0 } else { self.rank };
@@ -374,27 +401,45 @@ impl Waiter {
             State::Asking { since, .. } => Some(since.after(self.habits.reply_timeout)),
             State::Standing { look } if look == Instant::FAR_FUTURE => None,
             State::Standing { look } => Some(look),
-            State::Keeping { until } | State::Aside { until } => Some(until),
+            State::KeepAlive { until } | State::Aside { until } => Some(until),
             State::Claiming | State::Wanting(_) | State::Out => None,
         }
     }
 
+    /// What came for the present owner beside answers.
+    pub fn handle_signals(&mut self, signals: &Signals, now: Instant) {
+        if signals.woken {
+            self.handle_wake();
+        }
+        match signals.leads {
+            Some(Some(look)) => self.take_lead(look, now),
+            Some(None) => self.set_leads(false, now),
+            None => {}
+        }
+        if signals.nudged {
+            self.handle_nudge(now);
+        }
+        for node in signals.usable {
+            self.handle_usable(node, now);
+        }
+    }
+
     /// The present owner was woken: it has the node's vote, as far as anybody knows.
-    pub fn handle_wake(&mut self) {
+    fn handle_wake(&mut self) {
         if matches!(self.state, State::Standing { .. } | State::Asking { renaming: None, .. }) {
             self.claim(true);
         }
     }
 
     /// Something makes a look worthwhile: the connection came back, or the node had dropped this client's entries.
-    pub fn handle_nudge(&mut self, now: Instant) {
+    fn handle_nudge(&mut self, now: Instant) {
         if let State::Standing { .. } = self.state {
             self.ask(None, now);
         }
     }
 
     /// A node takes work again: one that ranks better is moved to.
-    pub fn handle_usable(&mut self, node: NodeId, now: Instant) {
+    fn handle_usable(&mut self, node: NodeId, now: Instant) {
         let rank = self.ranks.as_slice().iter().position(|ranked| *ranked == node);
         match (rank, &self.state) {
             (Some(rank), State::Standing { .. } | State::Aside { .. }) if rank < self.rank => {
@@ -406,10 +451,10 @@ impl Waiter {
     }
 
     /// How the claim of this round failed.
-    pub fn setback(&self, round: &Round) -> Setback {
+    pub fn claim_failure(&self, round: &Round) -> ClaimFailure {
         let answered =
             |node: NodeId| round.vote(node).and_then(|vote| vote.reply).is_some_and(Reply::is_an_answer);
-        Setback {
+        ClaimFailure {
             best: !self.better().any(answered),
             refused: round.held() > 0,
             holder: round.shows_a_holder(self.node_now()),
@@ -419,26 +464,26 @@ impl Waiter {
 
     /// The claim failed; `doubt` is what is open at the node.
     ///
-    /// The head of the line that counts keeps its vote, others give theirs back without handing it over. So does, now and
+    /// The head of the queue that counts keeps its vote, others give theirs back without handing it over. So does, now and
     /// then, a head that has kept it in vain for long: two of them, each with the vote of a node that it takes for the
     /// best, would otherwise wait for each other for ever. One that nobody stands in the way of cannot reach enough nodes,
     /// and lets the next try.
-    pub fn claim_failed(&mut self, doubt: Doubt, setback: Setback, now: Instant) {
+    pub fn claim_failed(&mut self, doubt: Doubt, claim_failure: ClaimFailure, now: Instant) {
         self.own.doubt = doubt;
         self.failed_claims = self.failed_claims.saturating_add(1);
-        self.futile = if setback.holder { 0 } else { self.futile.saturating_add(1) };
+        self.futile = if claim_failure.holder { 0 } else { self.futile.saturating_add(1) };
         let gives_way = self.futile >= FUTILE && self.draw(2) == 0;
-        if setback.best && !gives_way {
+        if claim_failure.best && !gives_way {
             self.state = State::Wanting(Want::Rename);
             self.event = None;
-            self.limit_retry(setback.remaining);
+            self.limit_retry(claim_failure.remaining);
             return;
         }
-        if setback.best && !setback.refused {
+        if claim_failure.best && !claim_failure.refused {
             self.leave();
         } else {
             let (key, owner) = (self.key.clone(), self.own.owner);
-            // The debt goes with the leaving, which follows: this takes nobody out of the line.
+            // The debt goes with the leaving, which follows: this takes nobody out of the queue.
             self.push(Operation::Release { key, owner }, None);
             self.leaves = true;
         }
@@ -446,14 +491,14 @@ impl Waiter {
         self.state = State::Aside { until: now.after(pause) };
     }
 
-    /// Leaves the line wherever it stands. A claim under way is the lease's to undo.
+    /// Leaves the queue wherever it stands. A claim under way is the lease's to undo.
     pub fn give_up(&mut self) {
         match std::mem::replace(&mut self.state, State::Out) {
             State::Asking { renaming, .. } => {
                 self.forget(renaming);
                 self.leave();
             }
-            State::Standing { .. } | State::Keeping { .. } | State::Wanting(Want::Rename) => self.leave(),
+            State::Standing { .. } | State::KeepAlive { .. } | State::Wanting(Want::Rename) => self.leave(),
             State::Aside { .. } => self.leave_at_last(),
             State::Claiming | State::Wanting(Want::Enter(_)) | State::Out => {}
         }
@@ -461,11 +506,15 @@ impl Waiter {
 
     /// What is to be done, once.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.event.take()
+        match self.event.take() {
+            // An answer to an earlier look may have come in between.
+            Some(Event::Claim(vote)) => Some(Event::Claim(QueueVote { doubt: self.own.doubt, ..vote })),
+            event => event,
+        }
     }
 
     fn ask(&mut self, renaming: Option<Entry>, now: Instant) {
-        let Habits { client, hand_over, .. } = self.habits;
+        let WaiterSettings { client, hand_over, .. } = self.habits;
         let operation = Operation::Queue {
             key: self.key.clone(),
             owner: self.own.owner,
@@ -475,14 +524,14 @@ impl Waiter {
             score: self.score,
             hand_over,
         };
-        self.call += 1;
+        self.call = CallId(self.call.0 + 1);
         self.state = State::Asking { since: now, renaming };
         self.push(operation, None);
     }
 
     fn claim(&mut self, patient: bool) {
         self.state = State::Claiming;
-        self.event = Some(Event::Claim { patient });
+        self.event = Some(Event::Claim(QueueVote { node: self.node_now(), doubt: self.own.doubt, patient }));
     }
 
     fn stand(&mut self, place: Place, now: Instant) {
@@ -572,9 +621,9 @@ impl Waiter {
     }
 
     fn debt(&self, Entry { owner, doubt }: Entry) -> Debt {
-        let Habits { client, hand_over, drift, .. } = self.habits;
+        let WaiterSettings { client, hand_over, drift, .. } = self.habits;
         let debt = Debt::new(self.node_now(), self.key.clone(), owner, doubt, hand_over, drift);
-        debt.in_line(client, hand_over)
+        debt.in_queue(client, hand_over)
     }
 
     fn node_now(&self) -> NodeId {
@@ -583,8 +632,9 @@ impl Waiter {
 
     fn push(&mut self, operation: Operation, debt: Option<Debt>) {
         // A release belongs to no look: its debt sees to its outcome.
-        let call = if operation.releases() { 0 } else { self.call };
-        self.sends.push_back(Send { node: self.node_now(), call, operation, debt });
+        let call = if operation.releases() { CallId::default() } else { self.call };
+        let leaves = operation.releases() && operation.owner() == Some(self.own.owner);
+        self.sends.push_back(ToSend { node: self.node_now(), call, operation, debt, leaves });
     }
 
     fn limit_retry(&mut self, remaining: Option<Duration>) {

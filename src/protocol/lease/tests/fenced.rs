@@ -8,7 +8,13 @@ fn week() -> Retention {
 }
 
 fn fenced(nodes: usize) -> Lease {
-    lease(nodes).fenced(100, week())
+    lease_with(nodes, advancing())
+}
+
+/// A token is wanted, with 100 for a candidate.
+fn advancing() -> Options {
+    let fence = Some(Fence::Advance { candidate: 100, retention: week() });
+    Options { fence, ..Options::default() }
 }
 
 fn number(number: u64) -> Reply {
@@ -29,8 +35,8 @@ fn claimed(numbers: [u64; 3]) -> Lease {
     lease
 }
 
-fn fences(sends: &[Send]) -> Vec<Option<Fence>> {
-    let fence = |send: &Send| match &send.operation {
+fn fences(sends: &[ToSend]) -> Vec<Option<Fence>> {
+    let fence = |send: &ToSend| match &send.operation {
         Operation::Claim { fence, .. } => *fence,
         _ => None,
     };
@@ -77,7 +83,7 @@ fn numbers_that_differ_are_raised() {
     assert_eq!(lease.fencing_token(), Some(FencingToken::new(120)));
 }
 
-/// A raise counts only where a claim was granted: elsewhere the lock may be this owner's by a vote in line, which ends long
+/// A raise counts only where a claim was granted: elsewhere the lock may be this owner's by a vote in the queue, which ends long
 /// before the validity does.
 #[test]
 fn raises_count_only_where_a_claim_was_granted() {
@@ -154,7 +160,7 @@ fn extension_and_healing_carry_the_token() {
     lease.extend(ttl(10_000), at(100));
     let extensions = drain(&mut lease, at(100));
     let carried =
-        |send: &Send| matches!(send.operation, Operation::Extend { carry: c, .. } if c == Some(carry(120)));
+        |send: &ToSend| matches!(send.operation, Operation::Extend { carry: c, .. } if c == Some(carry(120)));
     assert!(extensions.iter().all(carried));
     answer(&mut lease, &extensions[0], Reply::Absent, at(101));
     answer(&mut lease, &extensions[1], Reply::Granted, at(101));
@@ -171,7 +177,9 @@ fn extension_and_healing_carry_the_token() {
 #[test]
 fn resumed_lease_keeps_its_token() {
     let (key, owner) = (Key::new(*b"k"), Owner::from_bytes([7; 16]));
-    let mut lease = Lease::resume(terms(3), key, owner, ttl(10_000), at(5_000), at(0)).carrying(carry(120));
+    let resumed = Resumed { longest: ttl(10_000), before: at(5_000), owed: false };
+    let options = Options { fence: Some(Fence::Carry(carry(120))), ..Options::default() };
+    let mut lease = Lease::resume(terms(3), key, owner, resumed, options, at(0));
     let sends = drain(&mut lease, at(0));
     assert!(sends.iter().all(|send| matches!(send.operation, Operation::Extend { carry: Some(_), .. })));
     sends.iter().for_each(|send| answer(&mut lease, send, Reply::Granted, at(1)));
@@ -185,8 +193,8 @@ fn resumed_lease_keeps_its_token() {
 fn spent_counters_are_no_contention() {
     let mut lease = fenced(3);
     let sends = drain(&mut lease, at(0));
-    answer(&mut lease, &sends[0], Reply::CounterSpent, at(1));
-    answer(&mut lease, &sends[1], Reply::CounterSpent, at(1));
+    answer(&mut lease, &sends[0], Reply::CounterExhausted, at(1));
+    answer(&mut lease, &sends[1], Reply::CounterExhausted, at(1));
 
     assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Unavailable)));
     assert!(lease.round().is_spent());
@@ -198,17 +206,14 @@ fn spent_counters_are_no_contention() {
 fn uncounted_grants_count_for_the_number() {
     let mut lease = fenced(3);
     let sends = drain(&mut lease, at(0));
-    let guarded = Standing::CountsFrom(Instant::FAR_FUTURE);
-    lease.see_number(sends[0].call, &number(900));
-    let reply = lease.weigh(number(900), true, guarded);
-    answer(&mut lease, &sends[0], reply, at(1));
+    let too_young = Standing::CountsFrom(Instant::FAR_FUTURE);
+    weighed_answer(&mut lease, &sends[0], number(900), too_young, at(1));
     answer(&mut lease, &sends[1], number(100), at(1));
     answer(&mut lease, &sends[2], number(100), at(1));
 
     let raises = drain(&mut lease, at(1));
     assert_eq!(names(&raises), [(0, "raise"), (1, "raise"), (2, "raise")]);
-    let reply = lease.weigh(Reply::Granted, false, guarded);
-    answer(&mut lease, &raises[0], reply, at(2));
+    weighed_answer(&mut lease, &raises[0], Reply::Granted, too_young, at(2));
     answer(&mut lease, &raises[1], Reply::Granted, at(2));
     assert_eq!(lease.poll_event(), None, "one node of two");
     answer(&mut lease, &raises[2], Reply::Granted, at(2));
@@ -220,8 +225,7 @@ fn uncounted_grants_count_for_the_number() {
 #[test]
 fn validity_counts_from_the_start_of_the_clock() {
     let owner = Owner::from_bytes([7; 16]);
-    let lease = Lease::acquire(terms(3), Key::new(*b"k"), owner, Asking::Set, at(1_000));
-    let mut lease = lease.fenced(100, week());
+    let mut lease = Lease::acquire(terms(3), Key::new(*b"k"), owner, Asking::Set, advancing(), at(1_000));
     for send in drain(&mut lease, at(1_000)) {
         answer(&mut lease, &send, number(100), at(1_010));
     }

@@ -9,42 +9,11 @@ use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
 
-use crate::protocol::in_doubt::Debt;
-use crate::protocol::message::{ConnectionId, Operation, Reply};
-use crate::protocol::quorum::{NodeId, NodeSet};
-use crate::protocol::restart::Standing;
-use crate::protocol::time::Instant;
+use crate::protocol::answer::Answer;
+use crate::protocol::wait_queue::signal::{Signal, Signals};
 
 /// As many nodes as most clients have.
 const USUAL_NODES: usize = 5;
-
-/// One operation on its way to a node.
-#[derive(Debug)]
-pub(crate) struct Request {
-    /// What to do.
-    pub(crate) operation: Operation,
-    /// What is owed if the answer does not settle it.
-    pub(crate) debt: Option<Debt>,
-    /// Who wants the answer.
-    pub(crate) mailbox: Arc<Mailbox>,
-    /// The caller's own name for the call.
-    pub(crate) call: u64,
-}
-
-/// One answer.
-#[derive(Debug)]
-pub(crate) struct Delivery {
-    pub(crate) node: NodeId,
-    pub(crate) call: u64,
-    /// Whether the call was a set or claim.
-    pub(crate) creates: bool,
-    pub(crate) connection: ConnectionId,
-    pub(crate) reply: Reply,
-    /// What the node's grants were worth when it answered.
-    pub(crate) standing: Standing,
-    /// When the answer was read from the node.
-    pub(crate) at: Instant,
-}
 
 /// Answers that wait for their driver. Bounded by the calls that the driver has made. Small while there are none: every held
 /// lock has one.
@@ -58,21 +27,8 @@ pub(crate) struct Mailbox {
 /// What has come since the last look.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    pub(crate) deliveries: Vec<Delivery>,
+    pub(crate) answers: Vec<Answer>,
     pub(crate) signals: Option<Box<Signals>>,
-}
-
-/// What a waiter in line is told besides answers.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Signals {
-    /// Its owner was woken.
-    pub(crate) woken: bool,
-    /// A look is worthwhile.
-    pub(crate) nudged: bool,
-    /// It is to look for all of its client from then on, or not any more.
-    pub(crate) leads: Option<Option<Instant>>,
-    /// These nodes take work again.
-    pub(crate) usable: NodeSet,
 }
 
 impl Mailbox {
@@ -81,20 +37,20 @@ impl Mailbox {
     }
 
     /// Puts an answer in and wakes the driver.
-    pub(crate) fn deliver(&self, delivery: Delivery) {
+    pub(crate) fn deliver(&self, answer: Answer) {
         let mut news = self.lock();
-        if news.deliveries.capacity() == 0 {
+        if news.answers.capacity() == 0 {
             // For one of each node, as a rule, at once.
-            news.deliveries.reserve_exact(USUAL_NODES);
+            news.answers.reserve_exact(USUAL_NODES);
         }
-        news.deliveries.push(delivery);
+        news.answers.push(answer);
         drop(news);
         self.waker.wake();
     }
 
     /// Tells the waiter something and wakes it.
-    pub(crate) fn signal(&self, tell: impl FnOnce(&mut Signals)) {
-        tell(self.lock().signals.get_or_insert_default());
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.lock().signals.get_or_insert_default().add(signal);
         self.waker.wake();
     }
 
@@ -102,37 +58,37 @@ impl Mailbox {
     pub(crate) fn poll_news(&self, cx: &mut Context<'_>) -> Poll<News> {
         self.waker.register(cx.waker());
         let mut news = self.lock();
-        if news.deliveries.is_empty() && news.signals.is_none() {
+        if news.answers.is_empty() && news.signals.is_none() {
             return Poll::Pending;
         }
         Poll::Ready(std::mem::take(&mut *news))
     }
 
     /// Takes all answers out, in exchange for an empty list; pending while there is none. Only one task may poll at a time.
-    pub(crate) fn poll_take(&self, cx: &mut Context<'_>, into: &mut Vec<Delivery>) -> Poll<()> {
+    pub(crate) fn poll_take(&self, cx: &mut Context<'_>, into: &mut Vec<Answer>) -> Poll<()> {
         self.waker.register(cx.waker());
-        let deliveries = &mut self.lock().deliveries;
-        if deliveries.is_empty() {
+        let answers = &mut self.lock().answers;
+        if answers.is_empty() {
             return Poll::Pending;
         }
-        std::mem::swap(deliveries, into);
+        std::mem::swap(answers, into);
         Poll::Ready(())
     }
 
     /// Pending while there is no answer. Only one task may poll at a time.
     pub(crate) fn poll_any(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.waker.register(cx.waker());
-        if self.lock().deliveries.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+        if self.lock().answers.is_empty() { Poll::Pending } else { Poll::Ready(()) }
     }
 
     /// Takes all answers that are there.
-    pub(crate) fn take(&self) -> Vec<Delivery> {
-        std::mem::take(&mut self.lock().deliveries)
+    pub(crate) fn take(&self) -> Vec<Answer> {
+        std::mem::take(&mut self.lock().answers)
     }
 
     /// Looks at the answers that are there, and leaves them.
-    pub(crate) fn look(&self, mut look: impl FnMut(&Delivery)) {
-        self.lock().deliveries.iter().for_each(&mut look);
+    pub(crate) fn look(&self, mut look: impl FnMut(&Answer)) {
+        self.lock().answers.iter().for_each(&mut look);
     }
 
     /// From now on nothing that creates a key may be sent again for this driver. Called before its first release is

@@ -1,4 +1,4 @@
-//! The keeper's task: its leases, what each of them waits for, and the calls that carry their extensions.
+//! The renewal's task: its leases, what each of them waits for, and the calls that carry their extensions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::poll_fn;
@@ -9,18 +9,20 @@ use rand::random;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{Kept, LeaseId, Order, Orders};
+use super::{LeaseId, Order, Orders, RenewedLease};
 use crate::clock::Clock;
-use crate::node::{Mailbox, Node, Request};
-use crate::protocol::lease::{CallId, Event, Lease, NotExtended};
-use crate::protocol::message::{Extension, Extensions, MOST_EXTENSIONS, Operation, Reply};
+use crate::node::{Node, Outgoing};
+use crate::protocol::answer::Answer;
+use crate::protocol::lease::{Event, Lease, NotExtended};
+use crate::protocol::message::{CallId, Extension, Extensions, MOST_EXTENSIONS, Operation, Reply};
 use crate::protocol::quorum::NodeId;
-use crate::protocol::renewal::Keep;
+use crate::protocol::renewal::Schedule;
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
+use crate::registry::Mailbox;
 use crate::runtime::driver::Driver;
+use crate::runtime::loss::Lost;
 use crate::runtime::shared::Counted;
-use crate::runtime::term::Lost;
 
 /// Most extensions that are under way without a verdict: half of what a node's door admits for what creates nothing, so that
 /// releases always find room beside them. At a round trip of 10 ms that is 200 000 in a second.
@@ -50,7 +52,7 @@ pub(crate) async fn run(
         due: BTreeSet::new(),
         under_way: BTreeSet::new(),
         bundles: HashMap::new(),
-        next_bundle: 0,
+        next_bundle: CallId::default(),
         asked: HashMap::new(),
         fresh: VecDeque::new(),
         stale: VecDeque::new(),
@@ -80,19 +82,19 @@ pub(crate) async fn run(
     }
 }
 
-/// The keeper's leases and calls.
+/// The renewal's leases and calls.
 struct Work {
     nodes: Arc<[Node]>,
     clock: Clock,
     mailbox: Arc<Mailbox>,
-    leases: HashMap<LeaseId, Entry>,
+    leases: HashMap<LeaseId, Renewing>,
     /// Leases that wait for their next extension, or for their end.
     due: BTreeSet<(Instant, LeaseId)>,
     /// Leases that wait for the verdict on an extension, with its deadline.
     under_way: BTreeSet<(Instant, LeaseId)>,
     /// Whose commands a call carries, in their order.
-    bundles: HashMap<u64, Vec<(LeaseId, CallId)>>,
-    next_bundle: u64,
+    bundles: HashMap<CallId, Vec<(LeaseId, CallId)>>,
+    next_bundle: CallId,
     /// What guards asked for.
     asked: HashMap<LeaseId, Asked>,
     /// Leases that may still have answers to their acquire or healing to come, and when to look.
@@ -110,11 +112,11 @@ struct Asked {
     begun: bool,
 }
 
-struct Entry {
-    kept: Arc<Kept>,
+struct Renewing {
+    kept: Arc<RenewedLease>,
     /// The client waits for it when it closes.
     counted: Counted,
-    keep: Keep,
+    keep: Schedule,
     waits: Waits,
 }
 
@@ -128,7 +130,7 @@ enum Waits {
 }
 
 impl Waits {
-    fn of(lease: &Lease, keep: &Keep) -> Self {
+    fn of(lease: &Lease, keep: &Schedule) -> Self {
         match (lease.validity(), lease.poll_timeout()) {
             (None, _) => Self::Guard,
             (Some(validity), Some(deadline)) => Self::Verdict(deadline.min(validity.until())),
@@ -140,7 +142,7 @@ impl Waits {
 }
 
 /// What happened to a lease, for its schedule and for the log.
-fn tell(event: Event, driver: &Driver, keep: &mut Keep, now: Instant) {
+fn tell(event: Event, driver: &Driver, keep: &mut Schedule, now: Instant) {
     let key = driver.lease().key();
     match event {
         Event::Extended(_) => keep.confirmed(driver.lease().round().started(), random()),
@@ -173,7 +175,7 @@ impl Work {
     fn take_order(&mut self, order: Order) {
         match order {
             Order::Keep { id, kept, counted, keep } => {
-                self.leases.insert(id, Entry { kept, counted, keep, waits: Waits::Guard });
+                self.leases.insert(id, Renewing { kept, counted, keep, waits: Waits::Guard });
                 self.fresh.push_back((self.clock.now().after(FRESH), id));
                 if self.closed {
                     return self.end(id);
@@ -207,7 +209,7 @@ impl Work {
         }
     }
 
-    fn forget(&mut self, id: LeaseId) -> Option<Entry> {
+    fn forget(&mut self, id: LeaseId) -> Option<Renewing> {
         self.wait(id, Waits::Guard);
         self.asked.remove(&id);
         self.leases.remove(&id)
@@ -227,17 +229,16 @@ impl Work {
 
     /// Deals answers out to the leases they are about.
     fn take_answers(&mut self) {
-        for delivery in self.mailbox.take() {
-            let Some(bundle) = self.bundles.remove(&delivery.call) else { continue };
-            let (node, connection) = (delivery.node, delivery.connection);
+        for answer in self.mailbox.take() {
+            let Some(bundle) = self.bundles.remove(&answer.call) else { continue };
             for (index, (id, call)) in bundle.into_iter().enumerate() {
-                let reply = match &delivery.reply {
+                let reply = match &answer.reply {
                     Reply::Each(replies) => replies.get(index).cloned(),
                     reply => Some(reply.clone()),
                 };
                 if let (Some(entry), Some(reply)) = (self.leases.get(&id), reply) {
                     if let Some(driver) = entry.kept.lock().as_mut() {
-                        driver.answered(node, call, connection, reply);
+                        driver.answered(Answer { call, reply, ..answer });
                     }
                     self.settle(id);
                 }
@@ -335,10 +336,10 @@ impl Work {
                     .unzip();
                 let Some(operation) = together(extensions) else { break };
                 let number = self.next_bundle;
-                self.next_bundle += 1;
+                self.next_bundle = CallId(number.0 + 1);
                 self.bundles.insert(number, calls.clone());
                 let mailbox = self.mailbox.clone();
-                let admitted = door.send(Request { operation, debt: None, mailbox, call: number });
+                let admitted = door.send(Outgoing { operation, debt: None, mailbox, call: number });
                 if admitted.is_err() {
                     self.bundles.remove(&number);
                 }
@@ -362,7 +363,7 @@ impl Work {
     /// Takes up what happened to a lease, and lets it wait for what comes next.
     fn settle(&mut self, id: LeaseId) {
         let Some(entry) = self.leases.get_mut(&id) else { return };
-        let Entry { kept, keep, .. } = entry;
+        let Renewing { kept, keep, .. } = entry;
         let mut kept = kept.lock();
         let waits = match kept.as_mut() {
             Some(driver) => {

@@ -24,9 +24,9 @@ const NONE: u8 = u8::MAX;
 
 /// The nodes of one client.
 #[derive(Debug)]
-pub(crate) struct Census {
+pub(crate) struct NodeTable {
     quorum: Quorum,
-    places: Mutex<Places>,
+    places: Mutex<Records>,
     cells: Box<[Cell]>,
     /// Changes with what is known of markers.
     changed: watch::Sender<u64>,
@@ -37,15 +37,15 @@ pub(crate) struct Census {
 }
 
 #[derive(Debug)]
-struct Places {
-    places: Box<[Place]>,
+struct Records {
+    places: Box<[NodeRecord]>,
     adopted: Option<Instant>,
     clock: ClientClock,
 }
 
 /// One node.
 #[derive(Clone, Debug, Default)]
-struct Place {
+struct NodeRecord {
     facts: Facts,
     /// Whether it had a marker when it was first asked, or was given one by somebody else since.
     had_marker: Option<bool>,
@@ -99,7 +99,7 @@ pub(crate) enum Adoption {
     Undecided,
 }
 
-impl Census {
+impl NodeTable {
     pub(crate) fn new(quorum: Quorum) -> Arc<Self> {
         let cell = |_| Cell {
             from: AtomicU64::new(0),
@@ -112,10 +112,10 @@ impl Census {
             same_as: AtomicU8::new(NONE),
             round_trip: AtomicU64::new(0),
         };
-        let places = vec![Place::default(); quorum.nodes()].into_boxed_slice();
+        let places = vec![NodeRecord::default(); quorum.nodes()].into_boxed_slice();
         Arc::new(Self {
             quorum,
-            places: Mutex::new(Places { places, adopted: None, clock: ClientClock::new(quorum) }),
+            places: Mutex::new(Records { places, adopted: None, clock: ClientClock::new(quorum) }),
             cells: (0..quorum.nodes()).map(cell).collect(),
             changed: watch::Sender::new(0),
             looks: AtomicU64::new(0),
@@ -148,51 +148,51 @@ impl Census {
 
     /// The node may have forgotten: until a look that begins later, no grant of it counts. An answer that the node gave
     /// afterwards has to be read afterwards.
-    pub(super) fn doubt(&self, node: NodeId) {
+    pub(crate) fn doubt(&self, node: NodeId) {
         let Some(cell) = self.cells.get(node.index()) else { return };
         cell.doubts.fetch_add(1, Ordering::AcqRel);
         cell.task.wake();
     }
 
     /// How often the node was doubted: what a look settles that begins now.
-    pub(super) fn doubts(&self, node: NodeId) -> u64 {
+    pub(crate) fn doubts(&self, node: NodeId) -> u64 {
         self.cells.get(node.index()).map_or(0, |cell| cell.doubts.load(Ordering::Acquire))
     }
 
     /// Whether the node is to be looked at before its grants count.
-    pub(super) fn is_doubted(&self, node: NodeId) -> bool {
+    pub(crate) fn is_doubted(&self, node: NodeId) -> bool {
         let cell = self.cells.get(node.index());
         cell.is_some_and(|cell| cell.settled.load(Ordering::Acquire) != cell.doubts.load(Ordering::Acquire))
     }
 
     /// A look that began at `began`, when the node had been doubted so often, has been taken in.
-    pub(super) fn looked(&self, node: NodeId, doubts: u64, began: Instant) {
+    pub(crate) fn looked(&self, node: NodeId, doubts: u64, began: Instant) {
         let Some(cell) = self.cells.get(node.index()) else { return };
         cell.looked.store(began.as_nanos(), Ordering::Release);
         cell.settled.fetch_max(doubts, Ordering::AcqRel);
     }
 
     /// Who is woken when the node is to be looked at.
-    pub(super) fn wake_for_looks(&self, node: NodeId, task: &Waker) {
+    pub(crate) fn wake_for_looks(&self, node: NodeId, task: &Waker) {
         if let Some(cell) = self.cells.get(node.index()) {
             cell.task.register(task);
         }
     }
 
     /// Has every node looked at as soon as may be.
-    pub(super) fn ask_for_looks(&self) {
+    pub(crate) fn ask_for_looks(&self) {
         self.looks.fetch_add(1, Ordering::AcqRel);
         self.cells.iter().for_each(|cell| cell.task.wake());
     }
 
     /// Changes when every node is to be looked at.
-    pub(super) fn looks_asked(&self) -> u64 {
+    pub(crate) fn looks_asked(&self) -> u64 {
         self.looks.load(Ordering::Acquire)
     }
 
     /// A node's clock jumped ahead. If that shows that the client's clock stood still, `put_forward` corrects it first, and
     /// then every node's task hears of it.
-    pub(super) fn jumped(&self, node: NodeId, jump: Jump, put_forward: impl FnOnce(Duration)) {
+    pub(crate) fn jumped(&self, node: NodeId, jump: Jump, put_forward: impl FnOnce(Duration)) {
         let mut places = self.lock();
         if let Some(stood) = places.clock.handle_jump(node, jump) {
             put_forward(stood.by());
@@ -203,17 +203,17 @@ impl Census {
     }
 
     /// Changes when the client's clock was found to have stood still.
-    pub(super) fn standstills(&self) -> u64 {
+    pub(crate) fn standstills(&self) -> u64 {
         self.standstills.load(Ordering::Acquire)
     }
 
     /// When the client's clock stood still last.
-    pub(super) fn stood_still(&self) -> Option<StoodStill> {
+    pub(crate) fn stood_still(&self) -> Option<StoodStill> {
         self.lock().clock.stood_still()
     }
 
     /// What the node's own memory and role are worth.
-    pub(super) fn set_standing(&self, node: NodeId, standing: Standing) {
+    pub(crate) fn set_standing(&self, node: NodeId, standing: Standing) {
         let Some(cell) = self.cells.get(node.index()) else { return };
         if let Standing::CountsFrom(from) = standing {
             cell.from.store(from.as_nanos(), Ordering::Release);
@@ -223,7 +223,7 @@ impl Census {
     }
 
     /// A call to the node was answered after so long.
-    pub(super) fn note_round_trip(&self, node: NodeId, round_trip: Duration) {
+    pub(crate) fn note_round_trip(&self, node: NodeId, round_trip: Duration) {
         let Some(cell) = self.cells.get(node.index()) else { return };
         let nanos = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).max(1);
         let before = cell.round_trip.load(Ordering::Relaxed);
@@ -244,7 +244,7 @@ impl Census {
 
     /// What the node tells of itself now. Returns the earlier node that turns out to be the same server, where that
     /// was not known.
-    pub(super) fn note(&self, node: NodeId, facts: Facts) -> Option<NodeId> {
+    pub(crate) fn note(&self, node: NodeId, facts: Facts) -> Option<NodeId> {
         let mut places = self.lock();
         let place = places.places.get_mut(node.index())?;
         place.facts = facts;
@@ -271,7 +271,7 @@ impl Census {
     }
 
     /// The node was asked for its marker, for the first time or again.
-    pub(super) fn saw_marker(&self, node: NodeId, found: bool) {
+    pub(crate) fn saw_marker(&self, node: NodeId, found: bool) {
         let mut places = self.lock();
         if let Some(place) = places.places.get_mut(node.index()) {
             // One that this client adopted has its marker from there, whoever was quicker.
@@ -285,7 +285,7 @@ impl Census {
     /// How a node without a marker is to be marked. One that is adopted is so once: it is taken for done. All nodes have
     /// to be asked before, or after some `patience` a quorum: of the others one may have a marker, which tells that
     /// these lost theirs.
-    pub(super) fn adopt(&self, node: NodeId, patience: bool, now: Instant) -> Adoption {
+    pub(crate) fn adopt(&self, node: NodeId, patience: bool, now: Instant) -> Adoption {
         let mut places = self.lock();
         let adopting = places.adopted.map(|since| now.since(since) < ADOPTING);
         let (asked, met) =
@@ -307,16 +307,16 @@ impl Census {
     }
 
     /// Looks again whenever more is known of markers.
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Places> {
+    fn lock(&self) -> MutexGuard<'_, Records> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Places {
+impl Records {
     fn are_one(&self, earlier: usize, later: usize) -> bool {
         let (Some(one), Some(other)) = (self.places.get(earlier), self.places.get(later)) else {
             return false;
@@ -334,8 +334,8 @@ mod tests {
         NodeId::new(index)
     }
 
-    fn census() -> Arc<Census> {
-        Census::new(Quorum::of(3).unwrap())
+    fn node_table() -> Arc<NodeTable> {
+        NodeTable::new(Quorum::of(3).unwrap())
     }
 
     fn facts(run: &str, marker: &str) -> Facts {
@@ -349,97 +349,97 @@ mod tests {
     /// Of two addresses that are one server by run or by marker the later does not vote, until it is another again.
     #[test]
     fn the_later_of_two_does_not_vote() {
-        let census = census();
-        assert_eq!(census.note(node(2), facts("a", "x")), None);
-        assert_eq!(census.note(node(1), facts("b", "y")), None);
+        let node_table = node_table();
+        assert_eq!(node_table.note(node(2), facts("a", "x")), None);
+        assert_eq!(node_table.note(node(1), facts("b", "y")), None);
         assert_eq!(
-            census.note(node(0), facts("a", "z")),
+            node_table.note(node(0), facts("a", "z")),
             Some(node(0)),
             "found with the earlier one's connection"
         );
-        assert_eq!(census.standing(node(2), at(0)), Standing::SameAs(node(0)));
+        assert_eq!(node_table.standing(node(2), at(0)), Standing::SameAs(node(0)));
         assert_eq!(
-            (census.standing(node(0), at(0)), census.standing(node(1), at(0))),
+            (node_table.standing(node(0), at(0)), node_table.standing(node(1), at(0))),
             (Standing::COUNTS, Standing::COUNTS)
         );
-        assert_eq!(census.same_server(), Some((node(0), node(2))));
+        assert_eq!(node_table.same_server(), Some((node(0), node(2))));
 
-        assert_eq!(census.note(node(2), facts("c", "y")), Some(node(1)), "a copied marker");
-        census.note(node(2), facts("c", "w"));
-        assert_eq!(census.standing(node(2), at(0)), Standing::COUNTS);
-        assert_eq!(census.same_server(), None);
+        assert_eq!(node_table.note(node(2), facts("c", "y")), Some(node(1)), "a copied marker");
+        node_table.note(node(2), facts("c", "w"));
+        assert_eq!(node_table.standing(node(2), at(0)), Standing::COUNTS);
+        assert_eq!(node_table.same_server(), None);
     }
 
     /// What a node said of its memory holds until a look that began later, and not until one that was under way.
     #[test]
     fn only_a_later_look_settles_a_doubt() {
-        let census = census();
-        let before = census.doubts(node(0));
-        census.doubt(node(0));
-        assert_eq!(census.standing(node(0), at(0)), Standing::UNSEEN);
-        assert_eq!(census.standing(node(1), at(0)), Standing::COUNTS);
+        let node_table = node_table();
+        let before = node_table.doubts(node(0));
+        node_table.doubt(node(0));
+        assert_eq!(node_table.standing(node(0), at(0)), Standing::UNSEEN);
+        assert_eq!(node_table.standing(node(1), at(0)), Standing::COUNTS);
 
-        census.looked(node(0), before, at(0));
-        assert!(census.is_doubted(node(0)), "that look began before");
-        census.looked(node(0), census.doubts(node(0)), at(1));
-        assert_eq!(census.standing(node(0), at(1)), Standing::COUNTS);
+        node_table.looked(node(0), before, at(0));
+        assert!(node_table.is_doubted(node(0)), "that look began before");
+        node_table.looked(node(0), node_table.doubts(node(0)), at(1));
+        assert_eq!(node_table.standing(node(0), at(1)), Standing::COUNTS);
     }
 
     /// A look holds for two intervals, to the nanosecond.
     #[test]
     fn looks_go_out_of_date() {
-        let census = census();
-        census.looked(node(0), 0, at(0));
-        assert_eq!(census.standing(node(0), at(10_000)), Standing::COUNTS);
+        let node_table = node_table();
+        node_table.looked(node(0), 0, at(0));
+        assert_eq!(node_table.standing(node(0), at(10_000)), Standing::COUNTS);
         let later = at(10_000).after(Duration::from_nanos(1));
-        assert_eq!(census.standing(node(0), later), Standing::UNSEEN);
-        census.looked(node(0), 0, at(10_000));
-        assert_eq!(census.standing(node(0), later), Standing::COUNTS);
+        assert_eq!(node_table.standing(node(0), later), Standing::UNSEEN);
+        node_table.looked(node(0), 0, at(10_000));
+        assert_eq!(node_table.standing(node(0), later), Standing::COUNTS);
     }
 
     /// Nodes are adopted where a quorum was asked and none had been met before, each once and only at first.
     #[test]
     fn adoption_is_for_nodes_that_nobody_met() {
-        let census = census();
-        census.saw_marker(node(0), false);
-        assert_eq!(census.adopt(node(0), false, at(0)), Adoption::Undecided);
-        census.saw_marker(node(1), false);
-        assert_eq!(census.adopt(node(0), true, at(1)), Adoption::Undecided, "the third may have one");
-        assert_eq!(census.adopt(node(0), false, at(1)), Adoption::Adopt);
-        assert_eq!(census.adopt(node(1), true, at(2)), Adoption::Adopt);
-        assert_eq!(census.adopt(node(1), true, at(3)), Adoption::Renew, "once");
-        census.saw_marker(node(2), false);
-        assert_eq!(census.adopt(node(2), true, at(2_000)), Adoption::Renew, "too late");
+        let node_table = node_table();
+        node_table.saw_marker(node(0), false);
+        assert_eq!(node_table.adopt(node(0), false, at(0)), Adoption::Undecided);
+        node_table.saw_marker(node(1), false);
+        assert_eq!(node_table.adopt(node(0), true, at(1)), Adoption::Undecided, "the third may have one");
+        assert_eq!(node_table.adopt(node(0), false, at(1)), Adoption::Adopt);
+        assert_eq!(node_table.adopt(node(1), true, at(2)), Adoption::Adopt);
+        assert_eq!(node_table.adopt(node(1), true, at(3)), Adoption::Renew, "once");
+        node_table.saw_marker(node(2), false);
+        assert_eq!(node_table.adopt(node(2), true, at(2_000)), Adoption::Renew, "too late");
     }
 
     /// Nodes that somebody else marked after they were first asked have been met, and are never taken for new afterwards.
     #[test]
     fn nodes_that_others_marked_are_met() {
-        let census = census();
-        (0..3).for_each(|index| census.saw_marker(node(index), false));
-        (0..3).for_each(|index| census.saw_marker(node(index), true));
+        let node_table = node_table();
+        (0..3).for_each(|index| node_table.saw_marker(node(index), false));
+        (0..3).for_each(|index| node_table.saw_marker(node(index), true));
 
-        census.saw_marker(node(0), false);
+        node_table.saw_marker(node(0), false);
 
-        assert_eq!(census.adopt(node(0), false, at(0)), Adoption::Renew);
+        assert_eq!(node_table.adopt(node(0), false, at(0)), Adoption::Renew);
     }
 
     /// One marker is enough to show that the nodes were met before, and that the others may have lost theirs.
     #[test]
     fn a_marker_anywhere_rules_adoption_out() {
-        let census = census();
-        census.saw_marker(node(0), false);
-        census.saw_marker(node(1), true);
-        assert_eq!(census.adopt(node(0), true, at(0)), Adoption::Renew);
+        let node_table = node_table();
+        node_table.saw_marker(node(0), false);
+        node_table.saw_marker(node(1), true);
+        assert_eq!(node_table.adopt(node(0), true, at(0)), Adoption::Renew);
     }
 
     /// A round trip is smoothed, and never unknown again.
     #[test]
     fn round_trips_are_smoothed() {
-        let census = census();
-        assert_eq!(census.round_trip(node(0)), None);
-        census.note_round_trip(node(0), Duration::from_micros(800));
-        census.note_round_trip(node(0), Duration::from_micros(1_600));
-        assert_eq!(census.round_trip(node(0)), Some(Duration::from_micros(900)));
+        let node_table = node_table();
+        assert_eq!(node_table.round_trip(node(0)), None);
+        node_table.note_round_trip(node(0), Duration::from_micros(800));
+        node_table.note_round_trip(node(0), Duration::from_micros(1_600));
+        assert_eq!(node_table.round_trip(node(0)), Some(Duration::from_micros(900)));
     }
 }
