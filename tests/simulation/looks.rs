@@ -54,6 +54,8 @@ pub struct Looked {
     settled: u64,
     /// It is looked at again for as long as one of them is not settled.
     again: bool,
+    /// Since when the client has remembered what the node told.
+    pub known_since: TrueTime,
     /// The run of the node that is known, and the count raised in it.
     pub beat: Option<(u64, u64)>,
 }
@@ -318,7 +320,10 @@ impl World {
         let Some((until, mut seen)) = self.clients[client].stood.filter(|(until, _)| *until <= sent) else {
             return;
         };
-        seen.insert(id);
+        // A node of which nothing is remembered shows nothing.
+        if self.links[self.link_of(client, node)].looked.known_since < until {
+            seen.insert(id);
+        }
         self.clients[client].stood = (seen.len() < needed).then_some((until, seen));
         if seen.len() >= needed {
             for place in 0..self.holders.len() {

@@ -359,6 +359,7 @@ impl World {
         if self.draw.chance(100) && self.nodes[node].is_replaced_until <= self.now {
             self.links[link].memory = self.plan.new_memory(self.broken);
             self.links[link].looked.beat = None;
+            self.links[link].looked.known_since = self.now;
         }
         let read = self.client_now(client);
         let known = self.links[link].looked.beat.map(|(run, _)| run);
