@@ -13,13 +13,14 @@ use std::time::Duration;
 
 use self::line::{Ask, Line};
 use crate::protocol::fencing::{Carry, Counter};
+use crate::protocol::line::MOST_IN_LINE;
 use crate::protocol::message::{
     ClientId, Extension, Found, Holder, HolderValue, Key, Operation, Owner, Reply,
 };
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
 
-pub use self::line::WakeUp;
+pub use self::line::{LineRecord, WakeUp};
 
 /// The keys of one server, the lines for them, and their fencing counters.
 #[derive(Clone, Debug)]
@@ -30,6 +31,7 @@ pub struct Store {
     /// Who listens on its channel, with how many connections.
     subscribers: BTreeMap<ClientId, usize>,
     may_publish: bool,
+    most_in_line: u64,
     wake_ups: Vec<WakeUp>,
 }
 
@@ -41,6 +43,7 @@ impl Default for Store {
             counters: BTreeMap::new(),
             subscribers: BTreeMap::new(),
             may_publish: true,
+            most_in_line: MOST_IN_LINE,
             wake_ups: Vec::new(),
         }
     }

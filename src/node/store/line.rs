@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Store, StoredValue, millis};
-use crate::protocol::line::{LINE_LIFE, MOST_IN_LINE, SILENT_AFTER};
+use crate::protocol::line::{LINE_LIFE, SILENT_AFTER};
 use crate::protocol::message::{ClientId, Holder, Key, Owner, Place, Reply};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
@@ -20,6 +20,22 @@ pub struct WakeUp {
     pub owner: Owner,
     /// The key.
     pub key: Key,
+}
+
+/// What a server keeps of the line for one key, to look at. Moments are whole milliseconds, and those of an end are the last in
+/// which there is anything.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LineRecord {
+    /// Who stands in it with which place, the first first.
+    pub entries: Vec<(Owner, ClientId, u64)>,
+    /// The end of the entries.
+    pub entries_end: u64,
+    /// When each client looked last, and whether it polls.
+    pub looks: Vec<(ClientId, u64, bool)>,
+    /// Who had the last hand-over, as long as it has not released it.
+    pub last: Option<(Owner, ClientId)>,
+    /// The end of the looks and of the last hand-over.
+    pub looks_end: u64,
 }
 
 /// The line for one key.
@@ -107,7 +123,7 @@ impl Line {
     }
 
     fn is_over(&self) -> bool {
-        self.scores.is_empty() && self.lives.is_empty()
+        self.scores.is_empty() && self.lives.is_empty() && self.last.is_none()
     }
 }
 
@@ -142,7 +158,7 @@ impl Store {
             line.insert(member, score);
         }
         if !line.scores.contains_key(&member) {
-            if line.scores.len() as u64 >= MOST_IN_LINE {
+            if line.scores.len() as u64 >= self.most_in_line {
                 self.keep(key, line);
                 return Reply::LineFull;
             }
@@ -182,6 +198,7 @@ impl Store {
             let Some(look) = line.live(next.1, millis(now)) else { continue };
             if !look.polls && !self.may_publish {
                 line.insert(next, score);
+                line.expires = millis(now.after(LINE_LIFE));
                 break;
             }
             if !look.polls && !self.subscribers.contains_key(&next.1) {
@@ -275,6 +292,24 @@ impl Store {
             line.expire(millis(now));
             line.order.iter().map(|(_, (owner, _))| *owner).collect()
         })
+    }
+
+    /// All that is kept of the line for a key.
+    pub fn line(&mut self, key: &Key, now: Instant) -> LineRecord {
+        let Some(line) = self.lines.get_mut(key) else { return LineRecord::default() };
+        line.expire(millis(now));
+        LineRecord {
+            entries: line.order.iter().map(|(score, (owner, client))| (*owner, *client, *score)).collect(),
+            entries_end: line.expires,
+            looks: line.lives.iter().map(|(client, look)| (*client, look.at, look.polls)).collect(),
+            last: line.last,
+            looks_end: line.lives_expire,
+        }
+    }
+
+    /// Sets how many may stand in the line for one key: [`MOST_IN_LINE`](crate::protocol::line::MOST_IN_LINE) unless told.
+    pub fn set_most_in_line(&mut self, most: u64) {
+        self.most_in_line = most;
     }
 
     fn give(&mut self, key: &Key, owner: Owner, life: Ttl, now: Instant) {
