@@ -201,6 +201,11 @@ pub fn client(byte: u8) -> ClientId {
     ClientId::from_bytes([byte; 16])
 }
 
+/// The client of an owner, if it is nobody else's for once.
+fn client_of(owner: Owner) -> ClientId {
+    client(1 + (owner.to_hex()[1] - b'0') % 3)
+}
+
 fn owner(byte: u8) -> Owner {
     Owner::from_bytes([byte; 16])
 }
@@ -220,6 +225,7 @@ struct Drawing {
     store: Store,
     /// Microseconds since 1970.
     now: u64,
+    often_denied: Denied,
     /// What stands in the place of a key's counter and is none; nothing for data of another type.
     spoiled: BTreeMap<Key, Option<Vec<u8>>>,
     history: History,
@@ -231,7 +237,14 @@ impl Drawing {
         store.set_most_in_line(MOST);
         LISTENING.iter().for_each(|byte| store.subscribe(client(*byte)));
         let history = History { steps: Vec::new(), scripts: BTreeSet::new(), wake_ups: Vec::new() };
-        Self { chance: StdRng::seed_from_u64(seed), store, now: BEGINNING, spoiled: BTreeMap::new(), history }
+        Self {
+            chance: StdRng::seed_from_u64(seed),
+            store,
+            now: BEGINNING,
+            often_denied: DENIED[(seed / 4) as usize % DENIED.len()],
+            spoiled: BTreeMap::new(),
+            history,
+        }
     }
 
     fn now(&self) -> Instant {
@@ -252,7 +265,11 @@ impl Drawing {
             0..18 => self.pass(theme),
             18..28 => self.foreign(&key),
             28..33 if theme == Theme::Fencing => self.counter(&key),
-            _ => self.ask(key, theme),
+            28..32 if theme == Theme::Line => self.turn(key),
+            _ => {
+                let operation = self.operation(key, theme);
+                self.ask(operation);
+            }
         }
     }
 
@@ -263,11 +280,16 @@ impl Drawing {
 
     fn pass(&mut self, theme: Theme) {
         let often = if theme == Theme::Line { 75 } else { 30 };
-        let mut passing = if self.happens(often) { self.pick(&PASSING[..6]) } else { self.pick(&PASSING) };
-        if self.happens(2) {
+        match self.chance.random_range(0..100) {
             // Beyond all retentions.
-            passing = 400_000_000_000;
+            0..2 => self.pass_one_of(&[400_000_000_000]),
+            drawn if drawn < often => self.pass_one_of(&PASSING[..6]),
+            _ => self.pass_one_of(&PASSING),
         }
+    }
+
+    fn pass_one_of(&mut self, times: &[u64]) {
+        let mut passing = self.pick(times);
         // No life may end so close to then that the real time which a history takes makes a difference.
         let lives: Vec<u64> = self.kept().values().filter_map(|kept| kept.left).collect();
         while lives.iter().any(|left| (1_000 * left).abs_diff(passing) < 1_500_000) {
@@ -365,12 +387,41 @@ impl Drawing {
         FencingToken::new(self.number(key).max(1))
     }
 
-    fn ask(&mut self, key: Key, theme: Theme) {
-        let operation = self.operation(key, theme);
+    /// One holds the key, another waits for some time, and has its turn if it still lives.
+    fn turn(&mut self, key: Key) {
+        let [holder, waiter, other] = [0, 1, 2].map(|client| owner(client + 3 * u8::from(self.happens(50))));
+        let hand_over = Ttl::unchecked(Duration::from_millis(HAND_OVERS[0]));
+        let queue = |who: Owner, polls| {
+            let client = client_of(who);
+            let (rename_from, score) = (None, None);
+            Operation::Queue { key: key.clone(), owner: who, client, polls, rename_from, score, hand_over }
+        };
+        self.delete(&key);
+        let ttl = Ttl::unchecked(Duration::from_millis(TTLS[0]));
+        self.ask(Operation::Claim { key: key.clone(), owner: holder, ttl, fence: None });
+        let polls = self.happens(25);
+        self.ask(queue(waiter, polls));
+        self.pass_one_of(&PASSING[..6]);
+        if self.happens(50) {
+            let client = client_of(holder);
+            self.ask(Operation::HandOver { key, owner: holder, client, hand_over });
+        } else {
+            self.delete(&key);
+            self.ask(queue(other, polls));
+        }
+    }
+
+    fn delete(&mut self, key: &Key) {
+        self.store.remove(key);
+        self.push(format!("somebody deletes {key}"), Sent::Foreign(vec![words([b"DEL", key.as_bytes()])]));
+    }
+
+    fn ask(&mut self, operation: Operation) {
         let mut most_commands = self.most_commands(&operation);
-        let mut rights = DENIED;
+        let mut rights = DENIED.to_vec();
         rights.shuffle(&mut self.chance);
-        let tried = if self.happens(15) { &rights[..] } else { &[] };
+        rights.insert(0, self.often_denied);
+        let tried = if self.happens(18) { &rights[..] } else { &[] };
         let modelled = tried.iter().find_map(|denied| Some((*denied, self.without(*denied, &operation)?)));
         let (denied, answer) = match modelled {
             Some((denied, answer)) => {
@@ -407,9 +458,7 @@ impl Drawing {
         });
         let own = holder.filter(|_| self.happens(65));
         let owner = own.unwrap_or_else(|| owner(self.chance.random_range(0..OWNERS)));
-        let by =
-            if self.happens(90) { owner.to_hex()[1] - b'0' } else { self.chance.random_range(0..OWNERS) };
-        let client = client(1 + by % 3);
+        let client = if self.happens(90) { client_of(owner) } else { client(self.chance.random_range(1..4)) };
         let ttl = Ttl::unchecked(Duration::from_millis(self.pick(&TTLS)));
         let hand_over = Ttl::unchecked(Duration::from_millis(self.pick(&HAND_OVERS)));
         let days = self.chance.random_range(1..4);
@@ -536,25 +585,30 @@ impl Drawing {
             (Denied::DeleteKey, Release { .. }) if ours => Some(Answer::Error(DENIED_ERROR)),
             (Denied::DeleteKey, HandOver { .. }) if ours && !waiting => Some(Answer::Error(DENIED_ERROR)),
 
-            // Then nobody is handed anything, and the first who lives is out of the line.
+            // Then nobody is handed anything, and the first who lives is out of the line as well as the silent before it.
             (Denied::SetKey, HandOver { owner, .. }) if ours && waiting => {
-                let LineRecord { entries, looks, last, .. } = self.store.line(key, now);
+                let LineRecord { mut entries, looks, last, .. } = self.store.line(key, now);
+                let stands_in_it = entries.iter().any(|entry| entry.0 == *owner);
+                entries.retain(|entry| entry.0 != *owner);
                 let lives = |client: ClientId| {
                     let look = looks.iter().find(|(other, ..)| *other == client);
                     look.is_some_and(|(_, at, _)| self.now / 1_000 - at <= 3_000)
                 };
-                let first = entries.iter().position(|(_, client, _)| lives(*client));
-                if last.is_some()
-                    || first != Some(entries.len() - 1)
-                    || entries.iter().any(|entry| entry.0 == *owner)
-                {
+                let first = entries.iter().position(|(_, client, _)| lives(*client))?;
+                if first + 1 != entries.len() {
                     return None;
                 }
-                for (owner, client, _) in entries {
-                    let hand_over = Ttl::unchecked(Duration::ZERO);
-                    self.store.execute(&HandOver { key: key.clone(), owner, client, hand_over }, now);
-                }
-                Some(Answer::This(self.store.execute(&release(key), now)))
+                // The store drops all silent ones at a release, as long as there are any.
+                let then = match stands_in_it || first > 0 {
+                    true => operation.clone(),
+                    false if last.is_none() => release(key),
+                    false => return None,
+                };
+                let (owner, client, _) = entries[first];
+                let leave =
+                    HandOver { key: key.clone(), owner, client, hand_over: Ttl::unchecked(Duration::ZERO) };
+                self.store.execute(&leave, now);
+                Some(Answer::This(self.store.execute(&then, now)))
             }
 
             // What is left is not known: an own key gets the full life, and nobody else's is told.
