@@ -44,7 +44,7 @@ END
 rm -rf "$package"/src/protocol "$package"/src/node/* "$package"/tests/*
 cp src/lib.rs "$package/src/"
 cp -r src/protocol "$package/src/"
-cp -r src/node/mod.rs src/node/store.rs src/node/store "$package/src/node/"
+cp -r src/node/mod.rs src/node/store "$package/src/node/"
 cp -r tests/exhaustive.rs tests/simulation "$package/tests/"
 
 # Text for people is no decision.
