@@ -573,3 +573,19 @@ impl RawNode {
         answers.remove(0).reply
     }
 }
+
+/// An operation as the words of the command that runs its script, the script's text being the second: for running other texts.
+/// No part of the stable interface.
+#[doc(hidden)]
+pub fn script_command(operation: &crate::protocol::message::Operation) -> Vec<Vec<u8>> {
+    crate::node::redis::script_command(operation)
+}
+
+/// What the answer to such a command means. No part of the stable interface.
+#[doc(hidden)]
+pub fn script_reply(
+    operation: &crate::protocol::message::Operation,
+    answer: redis::Value,
+) -> crate::protocol::message::Reply {
+    crate::node::redis::script_reply(operation, answer)
+}

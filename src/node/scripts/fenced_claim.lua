@@ -8,7 +8,7 @@ local call, owner, text = redis.call, ARGV[1], ARGV[4]
 local stored = redis.pcall('GET', KEYS[2])
 if type(stored) == 'table' then
     -- A key of another type is no counter; one that may not be read is an error.
-    if string.find(stored.err, 'WRONGTYPE', 1, true) then return 0 end
+    if string.find(stored.err, 'WRONGTYPE') then return 0 end
     return stored
 end
 local time = call('TIME')
@@ -21,11 +21,11 @@ end
 local next = number
 if ARGV[5] then
     text = ARGV[5]
-    next = tonumber(text)
-    if next < number then next = number end
+    next = math.max(number, tonumber(text))
 elseif last ~= owner then
+    local most = now + 10000000
     next = tonumber(text)
-    if next > now + 10000000 then next, text = now + 10000000, nil end
+    if next > most then next, text = most, nil end
     if next <= number then next, text = number + 1, nil end
 end
 -- Close to 2^53, where numbers stop being exact.
