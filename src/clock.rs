@@ -6,11 +6,18 @@
 //! | Tokio | tokio's clock | tokio's timer; for tests with a paused clock |
 //! | Manual | what the test says | until the test says so |
 //!
-//! Never the wall clock, which administrators and NTP step (rule 1): it only suggests fencing tokens.
+//! Never the wall clock, which administrators and NTP step (rule 1): it only suggests fencing tokens, and when to look at
+//! the nodes.
+//!
+//! The machine's clock may stand still with the machine: a virtual machine that is paused, a process that is restored from
+//! a snapshot. The nodes' clocks show that, and then this one is [put forward](Clock::put_forward).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 use crate::protocol::time::Instant;
 
@@ -22,7 +29,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 pub(crate) enum Clock {
     /// The machine's steady clock, suspend included where the platform has such a clock; and the runtime whose timers
     /// serve whoever waits outside any.
-    System(Handle),
+    System(Steady),
     /// Tokio's clock, counted from this moment.
     #[cfg_attr(not(feature = "testing"), allow(dead_code, reason = "chosen by the testing builder only"))]
     Tokio(tokio::time::Instant),
@@ -31,11 +38,75 @@ pub(crate) enum Clock {
     Manual(ManualClock),
 }
 
+/// The machine's steady clock, and by how much it is put forward for a client and all its clones.
+#[derive(Clone, Debug)]
+pub(crate) struct Steady {
+    runtime: Handle,
+    forward: Arc<Forward>,
+}
+
+#[derive(Debug)]
+struct Forward {
+    nanos: AtomicU64,
+    changed: watch::Sender<()>,
+}
+
+impl Steady {
+    fn now(&self) -> Instant {
+        system_now().after(self.forward())
+    }
+
+    fn forward(&self) -> Duration {
+        Duration::from_nanos(self.forward.nanos.load(Ordering::Acquire))
+    }
+}
+
 impl Clock {
+    /// The machine's clock, as it is.
+    pub(crate) fn system(runtime: Handle) -> Self {
+        let forward = Arc::new(Forward { nanos: AtomicU64::new(0), changed: watch::Sender::new(()) });
+        Self::System(Steady { runtime, forward })
+    }
+
+    /// The clock stood still for so long, and shows so much more from now on: what began before ends that much earlier. The
+    /// clocks of tests do not stand still.
+    pub(crate) fn put_forward(&self, by: Duration) {
+        if let Self::System(Steady { forward, .. }) = self {
+            let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+            let sum = |before: u64| Some(before.saturating_add(nanos));
+            let _ = forward.nanos.fetch_update(Ordering::AcqRel, Ordering::Acquire, sum);
+            forward.changed.send_replace(());
+        }
+    }
+
+    /// What all processes of the machine call this moment, whether or not they noticed that the clock stood still.
+    pub(crate) fn to_machine(&self, moment: Instant) -> Instant {
+        match self {
+            Self::System(steady) => moment.before(steady.forward()),
+            _ => moment,
+        }
+    }
+
+    /// What this client calls that moment.
+    pub(crate) fn of_machine(&self, moment: Instant) -> Instant {
+        match self {
+            Self::System(steady) => moment.after(steady.forward()),
+            _ => moment,
+        }
+    }
+
+    /// Changes whenever the clock is put forward, which it may be.
+    pub(crate) fn corrections(&self) -> Option<watch::Receiver<()>> {
+        match self {
+            Self::System(steady) => Some(steady.forward.changed.subscribe()),
+            _ => None,
+        }
+    }
+
     /// Now.
     pub(crate) fn now(&self) -> Instant {
         match self {
-            Self::System(_) => system_now(),
+            Self::System(steady) => steady.now(),
             // Tokio's clock may be read outside a runtime; one second ahead of the origin, so that "before" has room.
             Self::Tokio(origin) => Instant::from_nanos(1_000_000_000).after(origin.elapsed()),
             #[cfg(feature = "testing")]
@@ -61,7 +132,7 @@ impl Clock {
                 return;
             }
             match self {
-                Self::System(runtime) => sleep_on(runtime, left.min(look_again)).await,
+                Self::System(steady) => sleep_on(&steady.runtime, left.min(look_again)).await,
                 Self::Tokio(_) => tokio::time::sleep(left).await,
                 #[cfg(feature = "testing")]
                 Self::Manual(manual) => manual.reached(deadline).await,
@@ -86,7 +157,7 @@ impl Clock {
     /// A pause for looking again, which goes by in real time on every clock but a paused one of tokio's.
     pub(crate) async fn pause(&self, duration: Duration) {
         match self {
-            Self::System(runtime) => sleep_on(runtime, duration).await,
+            Self::System(steady) => sleep_on(&steady.runtime, duration).await,
             _ => tokio::time::sleep(duration).await,
         }
     }
@@ -203,5 +274,30 @@ impl ManualClock {
 impl Default for ManualClock {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A clock that stood still is put forward for all its clones, and goes on in step with the machine's.
+    #[tokio::test]
+    async fn put_forward_is_for_all_clones() {
+        let clock = Clock::system(Handle::current());
+        let clone = clock.clone();
+        let (before, hour) = (clone.now(), Duration::from_secs(3_600));
+        let mut corrections = clone.corrections().expect("a clock of the machine's");
+
+        clock.put_forward(hour);
+
+        let after = clone.now();
+        assert!(after >= before.after(hour) && after < before.after(2 * hour));
+        assert!(corrections.has_changed().expect("the clock lives"));
+        corrections.borrow_and_update();
+        assert_eq!(clone.to_machine(clone.of_machine(before)), before);
+        assert_eq!(clone.of_machine(before), before.after(hour));
+        clock.put_forward(Duration::MAX);
+        assert_eq!(clone.now(), Instant::FAR_FUTURE, "nothing wraps");
     }
 }

@@ -475,7 +475,7 @@ impl RedlockBuilder {
         self.config.check(quorum)?;
         let delay = self.config.delay()?;
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return Err(BuildError::NoRuntime) };
-        let clock = self.clock.unwrap_or(Clock::System(runtime));
+        let clock = self.clock.unwrap_or(Clock::system(runtime));
         let name = self.client_name.unwrap_or_else(|| format!("redquorum-{}", Uuid::new_v4()));
         let addresses = nodes.into_iter().map(|node| node.0).collect();
         let (shared, renewal) = start(addresses, quorum, self.config, delay, clock, &name);
@@ -590,7 +590,7 @@ mod tests {
             format!("| `retry_delay` | random, up to {least} at first, doubling to {most} |"),
             format!("| `connect_timeout` | {} |", seconds(DEFAULT_CONNECT_TIMEOUT)),
             "| `restart_delay`, `without_restart_delay` | the longest TTL of a request".to_owned(),
-            format!("its marker | | every {}", seconds(crate::node::redis::LOOK_EVERY)),
+            format!("its marker | | every {}", seconds(crate::protocol::restart::LOOK_EVERY)),
             format!("from 1 byte to {MAX_KEY_LENGTH} bytes |"),
             format!("{BACKLOG} sets at most, {} with releases", 2 * BACKLOG),
             format!(

@@ -74,7 +74,8 @@ impl LockParts {
     pub(crate) fn of(lease: &Lease, shared: &Shared) -> Option<Self> {
         let now = shared.clock.now();
         let validity = lease.validity().filter(|validity| validity.holds_at(now))?;
-        let until = |clock| Until { clock, nanos: validity.until().as_nanos() };
+        let until = shared.clock.to_machine(validity.until());
+        let until = |clock| Until { clock, nanos: until.as_nanos() };
         Some(Self {
             key: lease.key().as_bytes().to_vec(),
             prefix: shared.config.prefix.clone(),
@@ -151,7 +152,9 @@ impl LockParts {
     pub(crate) fn resumed(&self, shared: &Shared) -> Option<Resumed> {
         let here = shared.clock.identity();
         let before = match &self.until {
-            Some(until) if here.as_ref() == Some(&until.clock) => Instant::from_nanos(until.nanos),
+            Some(until) if here.as_ref() == Some(&until.clock) => {
+                shared.clock.of_machine(Instant::from_nanos(until.nanos))
+            }
             _ if self.settled => Instant::FAR_FUTURE,
             _ => return None,
         };

@@ -356,6 +356,9 @@ impl Outcome {
             Reply::Uncounted(Uncounted::SameServer(node)) => {
                 Self::NonVoting(format!("it is the same server as {node}"))
             }
+            Reply::Uncounted(Uncounted::SeveralServers) => {
+                Self::NonVoting("several servers answer in turn at its address".to_owned())
+            }
             Reply::Held(Holder { value, remaining }) => {
                 let holder = (*value != HolderValue::Unnamed).then(|| value.to_string());
                 Self::Held { holder, remaining: *remaining }

@@ -108,6 +108,8 @@ pub enum NodeVote {
         /// Which one, counted from 1.
         earlier: usize,
     },
+    /// They do not count: several servers answer in turn at the node's address, as behind a proxy that chooses among them.
+    SeveralServers,
 }
 
 /// What a server is in a replication.
@@ -177,12 +179,13 @@ fn status(shared: &Shared, id: NodeId, node: &Node, now: Instant) -> NodeStatus 
             State::Suspect => Health::Suspect,
             State::Down(trouble) => Health::Down(trouble.to_string()),
         },
-        vote: match shared.node_table.standing(id) {
+        vote: match shared.node_table.standing(id, now) {
             Standing::CountsFrom(from) if from <= now => NodeVote::Counts,
             Standing::CountsFrom(Instant::FAR_FUTURE) => NodeVote::TooYoung { remaining: None },
             Standing::CountsFrom(from) => NodeVote::TooYoung { remaining: Some(from.since(now)) },
             Standing::Replica => NodeVote::Replica,
             Standing::SameAs(earlier) => NodeVote::SameServer { earlier: earlier.index() + 1 },
+            Standing::Several => NodeVote::SeveralServers,
         },
         version,
         role: role.map(|role| match role {
@@ -231,9 +234,10 @@ impl fmt::Display for NodeVote {
         match self {
             Self::Counts => f.write_str("votes"),
             Self::TooYoung { remaining: Some(left) } => write!(f, "too young for another {left:.1?}"),
-            Self::TooYoung { remaining: None } => f.write_str("too young until it can be marked"),
+            Self::TooYoung { remaining: None } => f.write_str("too young until it was looked at and marked"),
             Self::Replica => f.write_str("does not vote as a replica"),
             Self::SameServer { earlier } => write!(f, "does not vote as the same server as n{earlier}"),
+            Self::SeveralServers => f.write_str("does not vote as several servers answer in turn"),
         }
     }
 }

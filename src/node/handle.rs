@@ -264,8 +264,8 @@ impl Inbox {
     }
 
     /// What the node's grants are worth now.
-    pub(crate) fn standing(&self) -> Standing {
-        self.admission.node_table.standing(self.admission.id)
+    pub(crate) fn standing(&self, now: Instant) -> Standing {
+        self.admission.node_table.standing(self.admission.id, now)
     }
 
     /// A call was answered after so long.
@@ -346,7 +346,7 @@ impl Call {
         }
         let (node, connection) = (self.admission.id, self.connection);
         let (creates, keys) = (request.operation.creates(), request.operation.keys());
-        let standing = self.admission.node_table.standing(node);
+        let standing = self.admission.node_table.standing(node, at);
         meter::answered(&self.admission.address, request.operation.name(), &reply);
         request.mailbox.deliver(Answer {
             node,

@@ -5,12 +5,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
+use futures::task::AtomicWaker;
 use tokio::sync::watch;
 
 use crate::protocol::quorum::{NodeId, Quorum};
-use crate::protocol::restart::{Role, Standing};
+use crate::protocol::restart::{ClientClock, Jump, Role, Standing, StoodStill};
 use crate::protocol::time::Instant;
 
 /// For so long after a client was the first on its nodes, those that connect a little later are new as well. They were
@@ -28,12 +30,17 @@ pub(crate) struct NodeTable {
     cells: Box<[Cell]>,
     /// Changes with what is known of markers.
     changed: watch::Sender<u64>,
+    /// Changes when every node is to be looked at.
+    looks: AtomicU64,
+    /// Changes when the client's clock was found to have stood still.
+    standstills: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Records {
     places: Box<[NodeRecord]>,
     adopted: Option<Instant>,
+    clock: ClientClock,
 }
 
 /// One node.
@@ -67,6 +74,14 @@ pub(crate) struct Facts {
 struct Cell {
     from: AtomicU64,
     replica: AtomicBool,
+    several: AtomicBool,
+    /// When the last look began; the end of time if none is needed.
+    looked: AtomicU64,
+    /// How often the node said that its marker, or all it had, may be gone; and how many of these a look has settled.
+    doubts: AtomicU64,
+    settled: AtomicU64,
+    /// The node's task.
+    task: AtomicWaker,
     /// The earlier node that is the same server.
     same_as: AtomicU8,
     /// In nanoseconds, smoothed; 0 where none is known.
@@ -89,29 +104,112 @@ impl NodeTable {
         let cell = |_| Cell {
             from: AtomicU64::new(0),
             replica: AtomicBool::new(false),
+            several: AtomicBool::new(false),
+            looked: AtomicU64::new(Instant::FAR_FUTURE.as_nanos()),
+            doubts: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
+            task: AtomicWaker::new(),
             same_as: AtomicU8::new(NONE),
             round_trip: AtomicU64::new(0),
         };
         let places = vec![NodeRecord::default(); quorum.nodes()].into_boxed_slice();
         Arc::new(Self {
             quorum,
-            places: Mutex::new(Records { places, adopted: None }),
+            places: Mutex::new(Records { places, adopted: None, clock: ClientClock::new(quorum) }),
             cells: (0..quorum.nodes()).map(cell).collect(),
             changed: watch::Sender::new(0),
+            looks: AtomicU64::new(0),
+            standstills: AtomicU64::new(0),
         })
     }
 
-    /// What the node's grants are worth now.
-    pub(crate) fn standing(&self, node: NodeId) -> Standing {
+    /// What the node's grants are worth at `now`, in answers that were read by then.
+    pub(crate) fn standing(&self, node: NodeId, now: Instant) -> Standing {
         let Some(cell) = self.cells.get(node.index()) else { return Standing::COUNTS };
         // Written in the opposite order, so that nobody sees a bar lifted before the guard that follows it.
         if cell.replica.load(Ordering::Acquire) {
             return Standing::Replica;
         }
+        if cell.several.load(Ordering::Acquire) {
+            return Standing::Several;
+        }
         match cell.same_as.load(Ordering::Acquire) {
-            NONE => Standing::CountsFrom(Instant::from_nanos(cell.from.load(Ordering::Acquire))),
+            NONE if cell.settled.load(Ordering::Acquire) != cell.doubts.load(Ordering::Acquire) => {
+                Standing::UNSEEN
+            }
+            NONE => {
+                let looked = Instant::from_nanos(cell.looked.load(Ordering::Acquire));
+                let from = Instant::from_nanos(cell.from.load(Ordering::Acquire));
+                Standing::CountsFrom(from).as_seen(looked, now)
+            }
             earlier => Standing::SameAs(NodeId::new(usize::from(earlier))),
         }
+    }
+
+    /// The node may have forgotten: until a look that begins later, no grant of it counts. An answer that the node gave
+    /// afterwards has to be read afterwards.
+    pub(crate) fn doubt(&self, node: NodeId) {
+        let Some(cell) = self.cells.get(node.index()) else { return };
+        cell.doubts.fetch_add(1, Ordering::AcqRel);
+        cell.task.wake();
+    }
+
+    /// How often the node was doubted: what a look settles that begins now.
+    pub(crate) fn doubts(&self, node: NodeId) -> u64 {
+        self.cells.get(node.index()).map_or(0, |cell| cell.doubts.load(Ordering::Acquire))
+    }
+
+    /// Whether the node is to be looked at before its grants count.
+    pub(crate) fn is_doubted(&self, node: NodeId) -> bool {
+        let cell = self.cells.get(node.index());
+        cell.is_some_and(|cell| cell.settled.load(Ordering::Acquire) != cell.doubts.load(Ordering::Acquire))
+    }
+
+    /// A look that began at `began`, when the node had been doubted so often, has been taken in.
+    pub(crate) fn looked(&self, node: NodeId, doubts: u64, began: Instant) {
+        let Some(cell) = self.cells.get(node.index()) else { return };
+        cell.looked.store(began.as_nanos(), Ordering::Release);
+        cell.settled.fetch_max(doubts, Ordering::AcqRel);
+    }
+
+    /// Who is woken when the node is to be looked at.
+    pub(crate) fn wake_for_looks(&self, node: NodeId, task: &Waker) {
+        if let Some(cell) = self.cells.get(node.index()) {
+            cell.task.register(task);
+        }
+    }
+
+    /// Has every node looked at as soon as may be.
+    pub(crate) fn ask_for_looks(&self) {
+        self.looks.fetch_add(1, Ordering::AcqRel);
+        self.cells.iter().for_each(|cell| cell.task.wake());
+    }
+
+    /// Changes when every node is to be looked at.
+    pub(crate) fn looks_asked(&self) -> u64 {
+        self.looks.load(Ordering::Acquire)
+    }
+
+    /// A node's clock jumped ahead. If that shows that the client's clock stood still, `put_forward` corrects it first, and
+    /// then every node's task hears of it.
+    pub(crate) fn jumped(&self, node: NodeId, jump: Jump, put_forward: impl FnOnce(Duration)) {
+        let mut places = self.lock();
+        if let Some(stood) = places.clock.handle_jump(node, jump) {
+            put_forward(stood.by());
+            self.standstills.fetch_add(1, Ordering::AcqRel);
+        }
+        drop(places);
+        self.ask_for_looks();
+    }
+
+    /// Changes when the client's clock was found to have stood still.
+    pub(crate) fn standstills(&self) -> u64 {
+        self.standstills.load(Ordering::Acquire)
+    }
+
+    /// When the client's clock stood still last.
+    pub(crate) fn stood_still(&self) -> Option<StoodStill> {
+        self.lock().clock.stood_still()
     }
 
     /// What the node's own memory and role are worth.
@@ -120,6 +218,7 @@ impl NodeTable {
         if let Standing::CountsFrom(from) = standing {
             cell.from.store(from.as_nanos(), Ordering::Release);
         }
+        cell.several.store(standing == Standing::Several, Ordering::Release);
         cell.replica.store(standing == Standing::Replica, Ordering::Release);
     }
 
@@ -258,17 +357,44 @@ mod tests {
             Some(node(0)),
             "found with the earlier one's connection"
         );
-        assert_eq!(node_table.standing(node(2)), Standing::SameAs(node(0)));
+        assert_eq!(node_table.standing(node(2), at(0)), Standing::SameAs(node(0)));
         assert_eq!(
-            (node_table.standing(node(0)), node_table.standing(node(1))),
+            (node_table.standing(node(0), at(0)), node_table.standing(node(1), at(0))),
             (Standing::COUNTS, Standing::COUNTS)
         );
         assert_eq!(node_table.same_server(), Some((node(0), node(2))));
 
         assert_eq!(node_table.note(node(2), facts("c", "y")), Some(node(1)), "a copied marker");
         node_table.note(node(2), facts("c", "w"));
-        assert_eq!(node_table.standing(node(2)), Standing::COUNTS);
+        assert_eq!(node_table.standing(node(2), at(0)), Standing::COUNTS);
         assert_eq!(node_table.same_server(), None);
+    }
+
+    /// What a node said of its memory holds until a look that began later, and not until one that was under way.
+    #[test]
+    fn only_a_later_look_settles_a_doubt() {
+        let node_table = node_table();
+        let before = node_table.doubts(node(0));
+        node_table.doubt(node(0));
+        assert_eq!(node_table.standing(node(0), at(0)), Standing::UNSEEN);
+        assert_eq!(node_table.standing(node(1), at(0)), Standing::COUNTS);
+
+        node_table.looked(node(0), before, at(0));
+        assert!(node_table.is_doubted(node(0)), "that look began before");
+        node_table.looked(node(0), node_table.doubts(node(0)), at(1));
+        assert_eq!(node_table.standing(node(0), at(1)), Standing::COUNTS);
+    }
+
+    /// A look holds for two intervals, to the nanosecond.
+    #[test]
+    fn looks_go_out_of_date() {
+        let node_table = node_table();
+        node_table.looked(node(0), 0, at(0));
+        assert_eq!(node_table.standing(node(0), at(10_000)), Standing::COUNTS);
+        let later = at(10_000).after(Duration::from_nanos(1));
+        assert_eq!(node_table.standing(node(0), later), Standing::UNSEEN);
+        node_table.looked(node(0), 0, at(10_000));
+        assert_eq!(node_table.standing(node(0), later), Standing::COUNTS);
     }
 
     /// Nodes are adopted where a quorum was asked and none had been met before, each once and only at first.

@@ -72,6 +72,6 @@ fn outlook(shared: &Shared, now: Instant) -> Outlook {
         let state = node.state();
         matches!(*state.borrow(), State::Up | State::Suspect)
     });
-    let standings = connected.map(|(index, _)| shared.node_table.standing(NodeId::new(index)));
+    let standings = connected.map(|(index, _)| shared.node_table.standing(NodeId::new(index), now));
     Outlook::of(shared.quorum, standings, now)
 }

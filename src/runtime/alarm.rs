@@ -34,10 +34,20 @@ impl Alarm {
     pub(crate) async fn wait(&self, deadline: Instant) {
         let aim = deadline.before(EARLY);
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        if matches!(self.clock, Clock::System(_)) {
-            // Without a timer of the kernel's (no descriptors left) the general way still works, only less exactly.
-            if self.boot.wait(aim, &self.clock).await {
-                return;
+        if let Some(mut corrections) = self.clock.corrections() {
+            loop {
+                corrections.borrow_and_update();
+                let woken = tokio::select! {
+                    biased;
+                    woken = self.boot.wait(self.clock.to_machine(aim), &self.clock) => woken,
+                    // The moment comes sooner on the machine's clock. The sender lives in `self`.
+                    _ = corrections.changed() => continue,
+                };
+                if woken {
+                    return;
+                }
+                // Without a timer of the kernel's (no descriptors left) the general way still works, only less exactly.
+                break;
             }
         }
         self.clock.sleep_until(aim).await;
@@ -56,7 +66,7 @@ mod boot {
     use crate::clock::Clock;
     use crate::protocol::time::Instant;
 
-    /// One timer of the kernel's on the boot clock, and a thread that waits for it. A thread, because handing the
+    /// One timer of the kernel's on the boot clock, whose moments are all the machine's, and a thread that waits for it. A thread, because handing the
     /// timer to tokio needs unsafe code; it sleeps in the kernel, and exists only once somebody watches a lease.
     #[derive(Debug, Default)]
     pub(super) struct BootAlarm {
@@ -144,7 +154,7 @@ mod boot {
                     return;
                 }
                 waiters.armed = None;
-                let now = self.clock.now();
+                let now = self.clock.to_machine(self.clock.now());
                 while let Some(due) = waiters.by_deadline.first_entry().filter(|entry| entry.key().0 <= now) {
                     let _ = due.remove().send(());
                 }

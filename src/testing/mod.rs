@@ -524,7 +524,7 @@ impl RawNode {
         use crate::node::redis::{Settings, address::Address, serve};
 
         let (debts, _) = crate::registry::Debts::channel();
-        let clock = Clock::System(tokio::runtime::Handle::current());
+        let clock = Clock::system(tokio::runtime::Handle::current());
         let Some(quorum) = crate::protocol::quorum::Quorum::of(1) else {
             return Err(crate::BuildError::NoNodes);
         };

@@ -54,9 +54,16 @@ pub struct ServerBuilder {
     args: Vec<String>,
     aof: bool,
     tls: Option<Certificate>,
+    clock: Option<(PathBuf, PathBuf)>,
 }
 
 impl ServerBuilder {
+    /// Moves the server's wall clock by what the file `clock` says, with the `library` of [`super::faketime`].
+    pub fn clock_in(mut self, library: impl Into<PathBuf>, clock: impl Into<PathBuf>) -> Self {
+        self.clock = Some((library.into(), clock.into()));
+        self
+    }
+
     /// Another server program than the one that the environment names.
     pub fn binary(mut self, path: impl Into<PathBuf>) -> Self {
         self.binary = Some(path.into());
@@ -102,6 +109,7 @@ impl ServerBuilder {
             args: self.args,
             aof: self.aof,
             tls,
+            clock: self.clock,
             port: Port::reserve().expect("reserve a port"),
             dir: Some(dir),
             process: Mutex::new(None),
@@ -128,6 +136,8 @@ pub struct Server {
     args: Vec<String>,
     aof: bool,
     tls: Option<Tls>,
+    /// What moves its wall clock, and the file that says by how much.
+    clock: Option<(PathBuf, PathBuf)>,
     port: Port,
     /// `None` once kept for reading after a failed test.
     dir: Option<TempDir>,
@@ -411,7 +421,11 @@ impl Server {
         assert!(process.is_none(), "the server is running");
         fs::create_dir_all(self.data_dir()).expect("make the data directory");
         let log = File::options().create(true).append(true).open(self.log_file()).expect("open the log");
-        let mut child = Command::new("sh")
+        let mut command = Command::new("sh");
+        if let Some((library, clock)) = &self.clock {
+            super::with_clock_in(&mut command, library, clock);
+        }
+        let mut child = command
             .args(["-c", LAUNCH])
             .arg(self.dir())
             .arg(&*self.binary.lock().unwrap_or_else(PoisonError::into_inner))
@@ -491,7 +505,8 @@ impl Server {
         self.dir.as_ref().expect("kept until drop").path()
     }
 
-    fn data_dir(&self) -> PathBuf {
+    /// Where it keeps what is to outlive it.
+    pub fn data_dir(&self) -> PathBuf {
         self.dir().join("data")
     }
 

@@ -116,6 +116,7 @@ pub fn vote(node: &NodeStatus) -> (String, Tone) {
         NodeVote::TooYoung { remaining: None } => ("too-young".to_owned(), Tone::Doubtful),
         NodeVote::Replica => ("none: a replica".to_owned(), Tone::Bad),
         NodeVote::SameServer { earlier } => (format!("none: same server as n{earlier}"), Tone::Bad),
+        NodeVote::SeveralServers => ("none: several servers".to_owned(), Tone::Bad),
         other => (other.to_string(), Tone::Doubtful),
     }
 }
@@ -131,6 +132,7 @@ pub fn value(node: &NodeStatus) -> Value {
         NodeVote::TooYoung { remaining } => ("too-young", remaining.map(millis)),
         NodeVote::Replica => ("replica", None),
         NodeVote::SameServer { .. } => ("same_server", None),
+        NodeVote::SeveralServers => ("several_servers", None),
         _ => ("other", None),
     };
     json!({

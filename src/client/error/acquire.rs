@@ -105,7 +105,7 @@ pub enum AcquireError {
 fn too_young_for(remaining: &Option<Duration>) -> String {
     match remaining {
         Some(remaining) => format!("too young until {remaining:.1?} from now"),
-        None => "too young until a node can be marked".to_owned(),
+        None => "too young until a node was looked at and marked".to_owned(),
     }
 }
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{join, join_all};
+use futures::future::{join_all, join3};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, RedisResult, Value, cmd};
 use uuid::Uuid;
@@ -27,6 +27,12 @@ pub(super) struct Look {
     /// The server's time, in microseconds.
     pub(super) time: Option<u64>,
     pub(super) marker: Mark,
+    /// Whether the server tells when the marker goes; `None` if it was not asked to.
+    pub(super) tracked: Option<bool>,
+    /// What the server kept of the count of the run that was known before.
+    pub(super) kept: Option<u64>,
+    /// How often the node had been doubted when the look began.
+    pub(super) doubts: u64,
     /// What this user must not ask.
     pub(super) forbidden: Vec<&'static str>,
 }
@@ -40,7 +46,23 @@ pub(super) enum Mark {
     Found(Arc<[u8]>),
 }
 
-/// The questions of a look, in order; the first two are asked of an old connection as well.
+/// What a look is to find out.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    /// What stands before the names of the marker and the counts, for a client that needs them.
+    pub(super) prefix: Option<Arc<[u8]>>,
+    /// All, as on a new connection.
+    pub(super) whole: bool,
+    /// The server is to tell when the marker goes.
+    pub(super) tracked: bool,
+    /// The run whose count was raised before, for a client that raises counts.
+    pub(super) run: Option<Arc<str>>,
+    /// How often the node has been doubted.
+    pub(super) doubts: u64,
+}
+
+/// The questions of a look, in order; the first three are asked of an old connection as well. That may lead to another run
+/// by now, where something between ends connections.
 const QUESTIONS: [(&str, &[&str]); 6] = [
     ("INFO", &["replication"]),
     ("TIME", &[]),
@@ -51,22 +73,33 @@ const QUESTIONS: [(&str, &[&str]); 6] = [
     ("CONFIG", &["GET", "*appendfsync*"]),
 ];
 
-/// Asks a server about itself: all of it on a new connection, else its role, replication history, time and marker.
+/// So many counts of earlier runs are kept.
+const MOST_BEATS: usize = 32;
+
+/// Asks a server about itself: all of it on a new connection, else its run, role, replication history, time and marker.
 ///
 /// The error of a server that is not ready, or of the connection. What is forbidden is left out.
 pub(super) async fn look(
     connection: &MultiplexedConnection,
     clock: &Clock,
-    prefix: Option<&[u8]>,
-    whole: bool,
+    asked: &Asked,
 ) -> RedisResult<Look> {
-    let asked = if whole { &QUESTIONS[..] } else { &QUESTIONS[..2] };
-    let mut commands: Vec<Cmd> = Vec::with_capacity(asked.len() + 1);
-    // First: so a marker that is missing was missing before the time that was read.
+    let Asked { whole, tracked, doubts, .. } = *asked;
+    let prefix = asked.prefix.as_deref();
+    let questions = if whole { &QUESTIONS[..] } else { &QUESTIONS[..3] };
+    let mut commands: Vec<Cmd> = Vec::with_capacity(questions.len() + 3);
+    let kept = prefix.zip(asked.run.as_deref());
+    if let Some((prefix, run)) = kept {
+        let mut get = cmd("HGET");
+        get.arg(names::beats(prefix)).arg(run);
+        commands.push(get);
+    }
+    // Before the time: so a marker that is missing was missing before the time that was read.
     if let Some(prefix) = prefix {
+        commands.extend(tracked.then(track_next));
         commands.push(get_marker(prefix));
     }
-    commands.extend(asked.iter().map(|(name, arguments)| {
+    commands.extend(questions.iter().map(|(name, arguments)| {
         let mut command = cmd(name);
         command.arg(*arguments);
         command
@@ -76,6 +109,14 @@ pub(super) async fn look(
     let received = clock.now();
     let mut answers = answers.into_iter();
     let (mut info, mut time, mut forbidden) = (Info::default(), None, Vec::new());
+    let kept = match kept.and_then(|_| answers.next()) {
+        None => None,
+        Some(answer) => count(answer, "HGET of the count of looks", &mut forbidden)?,
+    };
+    let tracked = match prefix.filter(|_| tracked).and_then(|_| answers.next()) {
+        None => None,
+        Some(answer) => Some(read_tracked(answer, &mut forbidden)?),
+    };
     let marker = match prefix.and_then(|_| answers.next()) {
         None => Mark::Unread,
         Some(answer) => read_marker(answer)?,
@@ -83,7 +124,7 @@ pub(super) async fn look(
     if prefix.is_some() && marker == Mark::Unread {
         forbidden.push("GET of the marker");
     }
-    for ((name, _), answer) in asked.iter().zip(answers) {
+    for ((name, _), answer) in questions.iter().zip(answers) {
         match answer {
             Ok(value) if *name == "TIME" => time = micros(&value),
             Ok(value) if *name == "CONFIG" => info.read_config(&value),
@@ -96,16 +137,106 @@ pub(super) async fn look(
             Err(error) => return Err(error),
         }
     }
-    Ok(Look { sent, received, whole, info, time, marker, forbidden })
+    Ok(Look { sent, received, whole, info, time, marker, tracked, kept, doubts, forbidden })
+}
+
+/// The next command reads what the server is to watch for this connection.
+fn track_next() -> Cmd {
+    let mut next = cmd("CLIENT");
+    next.arg("CACHING").arg("YES");
+    next
+}
+
+fn read_tracked(answer: RedisResult<Value>, forbidden: &mut Vec<&'static str>) -> RedisResult<bool> {
+    match answer {
+        Ok(_) => Ok(true),
+        // The server says so if it would not track, too.
+        Err(error) if error.code().is_some() => {
+            forbidden.push("CLIENT TRACKING");
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A count, zero if there is none. `None` if the server does not tell: what is not told shows nothing.
+fn count(
+    answer: RedisResult<Value>,
+    what: &'static str,
+    forbidden: &mut Vec<&'static str>,
+) -> RedisResult<Option<u64>> {
+    match answer {
+        Ok(Value::Nil) => Ok(Some(0)),
+        Ok(Value::Int(count)) => Ok(u64::try_from(count).ok()),
+        Ok(Value::BulkString(bytes)) => {
+            Ok(std::str::from_utf8(&bytes).ok().and_then(|text| text.parse().ok()))
+        }
+        Ok(_) => Ok(None),
+        Err(error) => {
+            if is_forbidden(&error) {
+                forbidden.push(what);
+            }
+            // A full memory or a replica, for instance.
+            if error.code().is_some() { Ok(None) } else { Err(error) }
+        }
+    }
+}
+
+/// What raising a count came to.
+#[derive(Debug)]
+pub(super) struct Beat {
+    /// The count, now. `None` if it was not raised.
+    pub(super) count: Option<u64>,
+    pub(super) received: Instant,
+    pub(super) forbidden: Vec<&'static str>,
+}
+
+/// Raises the count of a run. The first one of a run clears away those of runs long gone.
+pub(super) async fn beat(
+    connection: &MultiplexedConnection,
+    clock: &Clock,
+    prefix: &[u8],
+    run: &str,
+) -> RedisResult<Beat> {
+    let beats = names::beats(prefix);
+    let mut raise = cmd("HINCRBY");
+    raise.arg(&beats).arg(run).arg(1);
+    let mut forbidden = Vec::new();
+    let raised = ask(connection.clone(), &raise).await;
+    let count = count(raised, "HINCRBY of the count of looks", &mut forbidden)?;
+    let received = clock.now();
+    if count == Some(1) {
+        let mut list = cmd("HKEYS");
+        list.arg(&beats);
+        if let Ok(Value::Array(runs)) = ask(connection.clone(), &list).await
+            && runs.len() > MOST_BEATS
+        {
+            let mut clear = cmd("HDEL");
+            clear.arg(&beats);
+            for earlier in &runs {
+                if let Value::BulkString(earlier) = earlier
+                    && earlier != run.as_bytes()
+                {
+                    clear.arg(earlier);
+                }
+            }
+            // Who remembers one of these goes by the uptime once more.
+            let _ = ask(connection.clone(), &clear).await;
+        }
+    }
+    Ok(Beat { count, received, forbidden })
 }
 
 /// Sets a marker where there is none, dated `age` before the server's present time, and tells what is there then.
 pub(super) async fn mark(
     connection: &MultiplexedConnection,
     clock: &Clock,
-    prefix: &[u8],
+    asked: &Asked,
     age: Duration,
 ) -> RedisResult<Look> {
+    let Asked { tracked, doubts, .. } = *asked;
+    let prefix = asked.prefix.as_deref().unwrap_or_default();
+    let (whole, kept) = (false, None);
     let sent = clock.now();
     let time = match ask(connection.clone(), &cmd("TIME")).await {
         Ok(time) => micros(&time),
@@ -115,21 +246,32 @@ pub(super) async fn mark(
     let Some(now) = time else {
         // Without a date a marker would be no use to anybody.
         let (info, received, forbidden) = (Info::default(), clock.now(), vec!["TIME"]);
-        return Ok(Look { sent, received, whole: false, info, time, marker: Mark::Unread, forbidden });
+        let (marker, tracked) = (Mark::Unread, None);
+        return Ok(Look { sent, received, whole, info, time, marker, tracked, kept, doubts, forbidden });
     };
     let since = now.saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
     let mut set = cmd("SET");
     set.arg(names::marker(prefix)).arg(format!("{}:{since}", Uuid::new_v4().simple())).arg("NX");
-    let (set, get) = (ask(connection.clone(), &set), get_marker(prefix));
+    let (get, track) = (get_marker(prefix), track_next());
+    let track = async {
+        match tracked {
+            true => Some(ask(connection.clone(), &track).await),
+            false => None,
+        }
+    };
     // Somebody else may have been first.
-    let (set, get) = join(set, ask(connection.clone(), &get)).await;
+    let (set, track, get) = join3(ask(connection.clone(), &set), track, ask(connection.clone(), &get)).await;
+    let mut forbidden = Vec::new();
+    let tracked = track.map(|answer| read_tracked(answer, &mut forbidden)).transpose()?;
     let marker = match (set, read_marker(get)?) {
         (Err(error), Mark::Absent) if is_forbidden(&error) => Mark::Unread,
         (_, marker) => marker,
     };
-    let forbidden = if marker == Mark::Unread { vec!["SET of the marker"] } else { Vec::new() };
-    let received = clock.now();
-    Ok(Look { sent, received, whole: false, info: Info::default(), time, marker, forbidden })
+    if marker == Mark::Unread {
+        forbidden.push("SET of the marker");
+    }
+    let (received, info) = (clock.now(), Info::default());
+    Ok(Look { sent, received, whole, info, time, marker, tracked, kept, doubts, forbidden })
 }
 
 fn get_marker(prefix: &[u8]) -> Cmd {
@@ -188,6 +330,8 @@ pub(super) struct Info {
     pub(super) uptime: Option<Duration>,
     pub(super) role: Option<Role>,
     pub(super) replication: Option<Arc<str>>,
+    /// The history that its present one follows on.
+    pub(super) former: Option<Arc<str>>,
     pub(super) append_only: Option<bool>,
     pub(super) eviction: Option<Arc<str>>,
     pub(super) fsync: Option<Arc<str>>,
@@ -220,6 +364,10 @@ impl Info {
                     }
                 }
                 "master_replid" => self.replication = Some(value.into()),
+                // All zeros where there is none.
+                "master_replid2" if value.bytes().any(|byte| byte != b'0') => {
+                    self.former = Some(value.into())
+                }
                 "aof_enabled" => self.append_only = Some(value == "1"),
                 "maxmemory_policy" => self.eviction = Some(value.into()),
                 _ => {}

@@ -16,10 +16,11 @@ use super::address::{Address, AddressError};
 use super::command::{
     Abilities, Form, NativeDelete, ServerError, decode, decode_error, form, is_about_keys, other_form,
 };
-use super::facts::{self, Info, Look, Mark, micros, read_marker};
+use super::facts::{self, Beat, Info, Look, Mark, micros, read_marker};
 use super::handshake::wake_up;
 use super::health::Health;
 use super::session::{is_echo, read};
+use crate::clock::Clock;
 use crate::protocol::fencing::{Carry, END, Fence, FencingToken, Retention};
 use crate::protocol::message::{
     ClientId, Extension, Extensions, HolderValue, Key, Operation, Owner, Reply, Unknown,
@@ -513,7 +514,8 @@ impl Bench {
         let delay = Ttl::unchecked(Duration::from_secs(10));
         let delay = random.once_in(2).then(|| RestartDelay::new(delay, Drift::default()));
         let node_table = NodeTable::new(Quorum::of(3).expect("three nodes"));
-        let mut health = Health::new(NodeId::new(0), Arc::from("n"), node_table, delay);
+        let clock = Clock::Tokio(tokio::time::Instant::now());
+        let mut health = Health::new(NodeId::new(0), Arc::from("n"), node_table, delay, clock);
         let mut now = random.next() % 1_000_000_000;
         for _ in 0..=random.below(3) {
             let mut info = Info::default();
@@ -546,7 +548,22 @@ impl Bench {
             now += random.next() % 10_000_000_000;
             let received = Instant::from_nanos(now);
             let whole = random.once_in(2);
-            health.take(&Look { sent, received, whole, info, time, marker, forbidden: Vec::new() });
+            let (tracked, kept, doubts) = (None, random.once_in(2).then(|| random.next() % 4), 0);
+            let forbidden = Vec::new();
+            health.take(&Look {
+                sent,
+                received,
+                whole,
+                info,
+                time,
+                marker,
+                tracked,
+                kept,
+                doubts,
+                forbidden,
+            });
+            let count = random.once_in(2).then(|| random.next() % 4);
+            health.take_beat(&Beat { count, received, forbidden: Vec::new() });
             let _ = (health.name(), health.uptime(), health.is_unmarked());
         }
         note(&mut self.seen, "facts");

@@ -41,6 +41,8 @@ pub(super) struct Link {
     pub(super) tells_ending: bool,
     /// What names the node for all clients alike.
     pub(super) name: NodeName,
+    /// Whether the server tells when the marker goes.
+    pub(super) tracked: bool,
     /// Why the server cannot wake this client, where it cannot.
     pub(super) deaf: Option<ServerMessage>,
     /// What the server says it is, for the log.
@@ -112,12 +114,16 @@ async fn open(
         .set_pipeline_buffer_size(4 * settings.backlog + 16);
     if resp3 {
         let ending = ending.clone();
-        let wakeups = settings.wakeups.clone();
+        let (wakeups, node_table) = (settings.wakeups.clone(), settings.node_table.clone());
         // A closure, not a queue: pushes that nobody asked for must not pile up.
         config = config.set_push_sender(move |push: PushInfo| -> Result<(), std::convert::Infallible> {
             if push.kind == PushKind::Disconnection {
                 ending.ended.store(true, Ordering::SeqCst);
                 ending.waker.wake();
+            } else if push.kind == PushKind::Invalidate {
+                // The connection hands over pushes and answers in the order in which it reads them: so this stands before
+                // any answer is weighed that the server gave afterwards.
+                node_table.doubt(node);
             } else if let Some((owner, key)) = wake_up(&push) {
                 wakeups.heard(node, owner, key);
             }
@@ -136,10 +142,17 @@ async fn shake_hands(
     health: &mut Health,
     clock: &Clock,
 ) -> RedisResult<Link> {
-    let look = greet(&connection, settings, clock).await?;
+    let mut look = greet(&connection, settings, health, resp3, clock).await?;
+    if settings.delay.is_some() && !resp3 {
+        look.forbidden.push("CLIENT TRACKING (RESP2 only)");
+    }
     health.take(&look);
+    let tracked = look.tracked == Some(true);
     if health.is_unmarked() {
-        mark(&connection, settings, health, clock).await?;
+        mark(&connection, settings, health, tracked, clock).await?;
+    }
+    if let Some(run) = health.run_to_raise() {
+        health.take_beat(&facts::beat(&connection, clock, &settings.prefix, &run).await?);
     }
     let deaf = match (settings.in_queue, resp3) {
         (false, _) => None,
@@ -151,6 +164,7 @@ async fn shake_hands(
         abilities: look.info.abilities(),
         ending,
         tells_ending: resp3,
+        tracked,
         name: health.name().unwrap_or_else(|| NodeName::of(settings.address.name().as_bytes())),
         deaf,
         server: look.info.version().unwrap_or_else(|| "unknown version".into()),
@@ -195,6 +209,7 @@ async fn mark(
     connection: &MultiplexedConnection,
     settings: &Settings,
     health: &mut Health,
+    tracked: bool,
     clock: &Clock,
 ) -> RedisResult<()> {
     let age = match settings.delay {
@@ -210,7 +225,8 @@ async fn mark(
             }
         },
     };
-    health.take(&facts::mark(connection, clock, &settings.prefix, age).await?);
+    let asked = health.asked(Some(&settings.prefix), false, tracked);
+    health.take(&facts::mark(connection, clock, &asked, age).await?);
     Ok(())
 }
 
@@ -231,16 +247,29 @@ async fn adoption(settings: &Settings, health: &Health, clock: &Clock) -> Adopti
 }
 
 /// Names the client, asks whether the server is ready and what it is, and loads the scripts: in one round trip.
-async fn greet(connection: &MultiplexedConnection, settings: &Settings, clock: &Clock) -> RedisResult<Look> {
+async fn greet(
+    connection: &MultiplexedConnection,
+    settings: &Settings,
+    health: &Health,
+    resp3: bool,
+    clock: &Clock,
+) -> RedisResult<Look> {
+    let asked = health.asked(settings.marker_prefix(), true, resp3);
     let mut commands = vec![cmd("PING"), cmd("CLIENT")];
     commands[1].arg("SETNAME").arg(&settings.client_name);
+    if asked.tracked {
+        // Only what the client says, which is the marker; and not what it sets itself.
+        let mut track = cmd("CLIENT");
+        track.arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
+        commands.push(track);
+    }
     commands.extend(sources().map(|code| {
         let mut load = cmd("SCRIPT");
         load.arg("LOAD").arg(code);
         load
     }));
     let answers = join_all(commands.iter().map(|command| ask(connection.clone(), command)));
-    let look = facts::look(connection, clock, settings.marker_prefix().map(|prefix| &**prefix), true);
+    let look = facts::look(connection, clock, &asked);
     let (answers, look) = join(answers, look).await;
     if let Some(Err(error)) = answers.into_iter().next()
         && !is_forbidden(&error)

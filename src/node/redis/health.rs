@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::facts::{self, Look, Mark};
+use super::facts::{self, Asked, Beat, Look, Mark};
+use crate::clock::Clock;
 use crate::meter;
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::{
@@ -22,7 +23,11 @@ pub(super) struct Health {
     node: NodeId,
     address: Arc<str>,
     node_table: Arc<NodeTable>,
+    clock: Clock,
+    delays: bool,
     memory: Memory,
+    /// How often the client's clock was known to have stood still.
+    standstills: u64,
     facts: Facts,
     /// What stands under the marker's name, as far as is known.
     marker: Mark,
@@ -32,9 +37,12 @@ pub(super) struct Health {
 
 #[derive(Default)]
 struct Told {
+    /// A clock that was set ahead, unless it turns out to be the client's.
+    clock: Option<Evidence>,
     forbidden: Vec<&'static str>,
     evicts: Option<Arc<str>>,
     replica: bool,
+    several: bool,
 }
 
 impl Health {
@@ -43,9 +51,33 @@ impl Health {
         address: Arc<str>,
         node_table: Arc<NodeTable>,
         delay: Option<RestartDelay>,
+        clock: Clock,
     ) -> Self {
         let (memory, facts, told) = (Memory::new(delay), Facts::default(), Told::default());
-        Self { node, address, node_table, memory, facts, marker: Mark::Unread, told }
+        let (delays, marker, standstills) = (delay.is_some(), Mark::Unread, 0);
+        Self { node, address, node_table, clock, delays, memory, standstills, facts, marker, told }
+    }
+
+    /// What a look is to find out that begins now.
+    pub(super) fn asked(&self, prefix: Option<&Arc<[u8]>>, whole: bool, tracked: bool) -> Asked {
+        let run = self.facts.run_id.clone().filter(|_| self.delays);
+        let tracked = tracked && self.delays;
+        Asked { prefix: prefix.cloned(), whole, tracked, run, doubts: self.node_table.doubts(self.node) }
+    }
+
+    /// The run whose count is to be raised after a look, for a client that goes by it.
+    pub(super) fn run_to_raise(&self) -> Option<Arc<str>> {
+        self.facts.run_id.clone().filter(|_| self.delays && self.facts.role != Some(Role::Replica))
+    }
+
+    /// The client's nodes, this one among them.
+    pub(super) fn node_table(&self) -> &NodeTable {
+        &self.node_table
+    }
+
+    /// Whether nothing that the node grants counts before the next look.
+    pub(super) fn is_out_of_date(&self) -> bool {
+        self.delays && self.node_table.standing(self.node, self.clock.now()) == Standing::UNSEEN
     }
 
     /// How the node is to be marked, with what else is known of the client's nodes.
@@ -64,12 +96,56 @@ impl Health {
             self.node_table.saw_marker(self.node, look.marker != Mark::Absent);
         }
         self.marker = look.marker.clone();
-        let cause = self.memory.handle_reading(&reading(look));
+        self.hear_of_clock();
+        let cause = self.memory.handle_reading(&self.reading(look));
+        if let Some(jump) = self.memory.jump() {
+            self.node_table.jumped(self.node, jump, |by| {
+                self.clock.put_forward(by);
+                tracing::warn!(
+                    ?by,
+                    "the clock of this client stood still: what it holds ends that much earlier"
+                );
+            });
+        }
         let standing = self.memory.standing();
         self.node_table.set_standing(self.node, standing);
+        self.hear_of_clock();
         self.keep_facts(look);
         self.node_table.note(self.node, self.facts.clone());
-        self.say(look, standing, cause);
+        let began = if self.delays { look.sent } else { Instant::FAR_FUTURE };
+        self.node_table.looked(self.node, look.doubts, began);
+        // A clock that was set is told at the look after, unless it was the client's.
+        let earlier = std::mem::take(&mut self.told.clock);
+        if cause == Some(Evidence::ClockSet) && self.memory.jump().is_some() {
+            self.told.clock = cause;
+        }
+        let cause = cause.filter(|cause| Some(*cause) != self.told.clock).or(earlier);
+        self.say(look, self.memory.standing(), cause);
+    }
+
+    /// Takes in what raising the count came to.
+    pub(super) fn take_beat(&mut self, beat: &Beat) {
+        self.say_forbidden(&beat.forbidden);
+        let Some(count) = beat.count else { return };
+        let cause = self.memory.handle_beat(count, beat.received);
+        let standing = self.memory.standing();
+        self.node_table.set_standing(self.node, standing);
+        self.say_too_young(standing, cause, beat.received);
+    }
+
+    /// Takes in that the client's clock stood still, if it did.
+    pub(super) fn hear_of_clock(&mut self) {
+        let standstills = self.node_table.standstills();
+        if self.standstills == standstills && !self.memory.is_blamed() {
+            return;
+        }
+        self.standstills = standstills;
+        if let Some(stood) = self.node_table.stood_still()
+            && self.memory.handle_stood_still(stood)
+        {
+            self.told.clock = self.told.clock.filter(|_| !stood.clears());
+            self.node_table.set_standing(self.node, self.memory.standing());
+        }
     }
 
     /// Whether the node has no marker, and may be given one.
@@ -93,7 +169,12 @@ impl Health {
 
     fn keep_facts(&mut self, look: &Look) {
         let info = &look.info;
-        if look.whole {
+        if !look.whole && self.is_another_run(info) {
+            self.facts.run_id = info.run_id.clone();
+        }
+        if !look.whole {
+            self.facts.uptime = info.uptime.map(|uptime| (uptime, look.received)).or(self.facts.uptime);
+        } else {
             self.facts = Facts {
                 version: info.version(),
                 run_id: info.run_id.clone(),
@@ -112,13 +193,8 @@ impl Health {
     }
 
     fn say(&mut self, look: &Look, standing: Standing, cause: Option<Evidence>) {
+        self.say_forbidden(&look.forbidden);
         let (node, address) = (self.node, &self.address);
-        let mut news: Vec<_> = look.forbidden.clone();
-        news.retain(|what| !self.told.forbidden.contains(what));
-        if !news.is_empty() {
-            tracing::warn!(%node, %address, forbidden = news.join(", "), "not told by this node, done without");
-            self.told.forbidden.append(&mut news);
-        }
         let evicts = self.facts.eviction.clone().filter(|policy| &**policy != "noeviction");
         if let (Some(policy), true) = (&evicts, look.whole && evicts != self.told.evicts) {
             tracing::warn!(%node, %address, %policy, "this node may evict locks that are held");
@@ -131,8 +207,28 @@ impl Health {
             tracing::warn!(%node, %address, "this node is a replica, it does not vote");
         }
         self.told.replica = replica;
+        let several = standing == Standing::Several;
+        if several && !self.told.several {
+            tracing::warn!(%node, %address, "several servers answer in turn at this address, it does not vote");
+        }
+        self.told.several = several;
+        self.say_too_young(standing, cause, look.received);
+    }
+
+    fn say_forbidden(&mut self, forbidden: &[&'static str]) {
+        let (node, address) = (self.node, &self.address);
+        let told = &mut self.told.forbidden;
+        let mut news: Vec<_> = forbidden.iter().copied().filter(|what| !told.contains(what)).collect();
+        if !news.is_empty() {
+            tracing::warn!(%node, %address, forbidden = news.join(", "), "not told by this node, done without");
+            told.append(&mut news);
+        }
+    }
+
+    fn say_too_young(&self, standing: Standing, cause: Option<Evidence>, now: Instant) {
+        let (node, address) = (self.node, &self.address);
         if let (Some(cause), Standing::CountsFrom(from)) = (cause, standing) {
-            let remaining = from.since(look.received);
+            let remaining = from.since(now);
             meter::too_young(address);
             tracing::warn!(
                 %node, %address, %cause, ?remaining,
@@ -140,24 +236,32 @@ impl Health {
             );
         }
     }
-}
 
-fn reading(look: &Look) -> Reading {
-    let id = |text: &Arc<str>| Id::of(text.as_bytes());
-    let info = &look.info;
-    let run = Run { id: info.run_id.as_ref().map(id), uptime: info.uptime, durable: info.is_durable() };
-    Reading {
-        time: look.time,
-        replication: info.replication.as_ref().map(id),
-        role: info.role,
-        marker: match &look.marker {
-            Mark::Unread => MarkerSeen::Unread,
-            Mark::Absent => MarkerSeen::Absent,
-            Mark::Found(marker) => {
-                MarkerSeen::Found(Marker { id: Id::of(marker), since: facts::since(marker) })
-            }
-        },
-        run: look.whole.then_some(run),
-        ..Reading::nothing(look.sent, look.received)
+    /// Whether an old connection leads to another run than the one that is known.
+    fn is_another_run(&self, info: &facts::Info) -> bool {
+        self.facts.run_id.is_some() && info.run_id.is_some() && self.facts.run_id != info.run_id
+    }
+
+    fn reading(&self, look: &Look) -> Reading {
+        let id = |text: &Arc<str>| Id::of(text.as_bytes());
+        let info = &look.info;
+        // What is not asked of an old connection is not known of another run there.
+        let run = Run { id: info.run_id.as_ref().map(id), uptime: info.uptime, durable: info.is_durable() };
+        Reading {
+            time: look.time,
+            replication: info.replication.as_ref().map(id),
+            role: info.role,
+            marker: match &look.marker {
+                Mark::Unread => MarkerSeen::Unread,
+                Mark::Absent => MarkerSeen::Absent,
+                Mark::Found(marker) => {
+                    MarkerSeen::Found(Marker { id: Id::of(marker), since: facts::since(marker) })
+                }
+            },
+            run: (look.whole || self.is_another_run(info)).then_some(run),
+            former: info.former.as_ref().map(id),
+            kept: look.kept,
+            ..Reading::nothing(look.sent, look.received)
+        }
     }
 }

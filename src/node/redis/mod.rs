@@ -53,9 +53,6 @@ const MOST_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(300);
 /// How long a client that was dropped goes on writing what it admitted: the releases of its last guards.
 pub(crate) const LINGER: Duration = Duration::from_millis(500);
 
-/// A server is asked this often for its role, its replication history, its time and its marker.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(5);
-
 /// The numbers of one node.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -91,7 +88,8 @@ impl Settings {
 pub(crate) async fn serve(mut inbox: Inbox, settings: Settings, clock: Clock, shutdown: CancellationToken) {
     let mut last_trouble: Option<ServerMessage> = None;
     let (node, mut told_deaf) = (inbox.id(), false);
-    let mut health = Health::new(node, inbox.address().clone(), settings.node_table.clone(), settings.delay);
+    let (address, node_table) = (inbox.address().clone(), settings.node_table.clone());
+    let mut health = Health::new(node, address, node_table, settings.delay, clock.clone());
     loop {
         let attempt = TokioInstant::now();
         let connected = tokio::select! {

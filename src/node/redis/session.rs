@@ -18,16 +18,16 @@ use tokio::time::{Instant as TokioInstant, Sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::command::{self, Form, ServerError};
-use super::facts::{self, Look};
+use super::facts::{self, Beat, Look};
 use super::handshake::Link;
 use super::health::Health;
 use super::wire::{Arrived, Wire, Work};
-use super::{LINGER, LOOK_EVERY, Settings, refuse};
+use super::{LINGER, Settings, refuse};
 use crate::clock::Clock;
 use crate::node::silence::SilenceLimits;
 use crate::node::{Call, Inbox};
 use crate::protocol::message::{ConnectionId, Operation, Reply, ServerMessage, Unknown};
-use crate::protocol::restart::Standing;
+use crate::protocol::restart::{LOOK_EVERY, LOOKS_LAST, Standing};
 use crate::protocol::time::Instant;
 use crate::registry::Adoption;
 
@@ -57,8 +57,17 @@ const LEAST_BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 /// How often a marker is tried to be set on a server that refuses it, being full for instance.
 const MARK_EVERY: Duration = Duration::from_secs(1);
 
+/// A wall clock that goes further or less far than the client's own is a hint that one of them stood still.
+const CLOCKS_APART: Duration = Duration::from_secs(1);
+
 /// What the server is asked of itself besides the calls: one question at a time.
-type Asking = Pin<Box<dyn Future<Output = RedisResult<Look>> + Send>>;
+type Asking = Pin<Box<dyn Future<Output = RedisResult<Told>> + Send>>;
+
+/// What it told.
+enum Told {
+    Look(Look),
+    Beat(Beat),
+}
 
 /// A call about many leases that was sent as a command for each, and its answers so far.
 struct Parts {
@@ -86,8 +95,14 @@ pub(super) struct Session<'a> {
     /// A look at the server that is under way.
     look: Option<Asking>,
     last_look: TokioInstant,
+    /// The same on the client's own clock.
+    look_began: Instant,
     next_look: TokioInstant,
     next_mark: TokioInstant,
+    /// How often looks at all nodes had been asked for.
+    looks_asked: u64,
+    /// The client's own clock and the wall clock, in microseconds, when they were last compared.
+    clocks: (Instant, u64),
     suspect: bool,
     tick: Pin<Box<Sleep>>,
     /// When the tick should have come.
@@ -127,8 +142,11 @@ impl<'a> Session<'a> {
             probes: 0,
             look: None,
             last_look: now,
+            look_began: clock.now(),
             next_look: now + LOOK_EVERY,
             next_mark: now,
+            looks_asked: settings.node_table.looks_asked(),
+            clocks: (clock.now(), clock.wall_micros()),
             suspect: false,
             tick: Box::pin(tokio::time::sleep_until(now)),
             tick_due: now,
@@ -167,6 +185,8 @@ impl<'a> Session<'a> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        self.health.node_table().wake_for_looks(self.inbox.id(), cx.waker());
+        self.hear_of_others();
         let (taken, callers_gone) = self.poll_calls(cx);
         if let Poll::Ready(ended) = self.poll_answers(cx) {
             return Poll::Ready(ended);
@@ -195,6 +215,9 @@ impl<'a> Session<'a> {
         while taken < BATCH && !callers_gone {
             match self.inbox.poll_call(cx) {
                 Poll::Ready(Some(call)) => {
+                    if taken == 0 && self.health.is_out_of_date() {
+                        self.look_first(cx);
+                    }
                     taken += 1;
                     if call.connection != self.connection {
                         refuse(call, self.clock);
@@ -270,6 +293,8 @@ impl<'a> Session<'a> {
     /// Reads answers, and does with each what it asks for.
     fn poll_answers(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         while let Poll::Ready((since, arrived)) = self.wire.poll_answer(cx) {
+            // A look that was sent before has been answered before, and says what this answer is worth.
+            self.poll_look(cx);
             let (calls, answers) = match arrived {
                 Arrived::Many(calls, answers) => (calls.into_iter(), answers),
                 Arrived::One(work, answer) => {
@@ -376,7 +401,7 @@ impl<'a> Session<'a> {
                 command::decode_error(form, &error)
             }
         };
-        if operation.creates() && reply.is_granted() && self.inbox.standing() == Standing::Replica {
+        if operation.creates() && reply.is_granted() && self.inbox.standing(at) == Standing::Replica {
             // A replica takes no writes: it may be one no longer.
             self.look_soon();
         }
@@ -390,15 +415,43 @@ impl<'a> Session<'a> {
         self.look_if_due(TokioInstant::now());
     }
 
+    /// What this client knows of the node is out of date: a look that is written before the calls that follow is answered
+    /// before them.
+    fn look_first(&mut self, cx: &mut Context<'_>) {
+        let now = TokioInstant::now();
+        // One that began before this client stood still would not help. It was written, and its answers go nowhere.
+        if self.clock.now().since(self.look_began) > LOOKS_LAST {
+            self.look = None;
+        }
+        if self.look.is_none() {
+            self.next_look = now;
+            self.look_if_due(now);
+        }
+        self.poll_look(cx);
+    }
+
+    /// What other nodes' looks showed may concern this one; and so may its own word.
+    fn hear_of_others(&mut self) {
+        let node_table = self.health.node_table();
+        let (asked, doubted) = (node_table.looks_asked(), node_table.is_doubted(self.inbox.id()));
+        if std::mem::replace(&mut self.looks_asked, asked) != asked {
+            self.health.hear_of_clock();
+            self.look_soon();
+        } else if doubted {
+            self.look_soon();
+        }
+    }
+
     fn look_if_due(&mut self, now: TokioInstant) {
         if self.look.is_some() {
             return;
         }
         if self.next_look <= now {
             (self.last_look, self.next_look) = (now, now + LOOK_EVERY);
+            self.look_began = self.clock.now();
             let (connection, clock) = (self.link.connection.clone(), self.clock.clone());
-            let prefix = self.settings.marker_prefix().cloned();
-            let look = async move { facts::look(&connection, &clock, prefix.as_deref(), false).await };
+            let asked = self.health.asked(self.settings.marker_prefix(), false, self.link.tracked);
+            let look = async move { facts::look(&connection, &clock, &asked).await.map(Told::Look) };
             self.look = Some(Box::pin(look));
         } else if self.health.is_unmarked() && self.next_mark <= now {
             self.next_mark = now + MARK_EVERY;
@@ -408,24 +461,53 @@ impl<'a> Session<'a> {
                 Adoption::Undecided => return,
             };
             let (connection, clock) = (self.link.connection.clone(), self.clock.clone());
-            let prefix = self.settings.prefix.clone();
-            self.look = Some(Box::pin(async move { facts::mark(&connection, &clock, &prefix, age).await }));
+            let asked = self.health.asked(Some(&self.settings.prefix), false, self.link.tracked);
+            let mark = async move { facts::mark(&connection, &clock, &asked, age).await.map(Told::Look) };
+            self.look = Some(Box::pin(mark));
         }
     }
 
     fn poll_look(&mut self, cx: &mut Context<'_>) {
-        let Some(look) = &mut self.look else { return };
-        let Poll::Ready(answer) = look.as_mut().poll(cx) else { return };
-        self.look = None;
-        match answer {
-            Ok(look) => {
-                self.health.take(&look);
-                if let Some(name) = self.health.name() {
-                    self.inbox.rename(name);
+        while let Some(look) = &mut self.look {
+            let Poll::Ready(answer) = look.as_mut().poll(cx) else { return };
+            self.look = None;
+            match answer {
+                Ok(Told::Look(look)) => {
+                    self.health.take(&look);
+                    if let Some(name) = self.health.name() {
+                        self.inbox.rename(name);
+                    }
+                    self.follow_look();
+                }
+                Ok(Told::Beat(beat)) => self.health.take_beat(&beat),
+                // Not ready, or gone: what is known stands, and the calls find out.
+                Err(why) => {
+                    tracing::debug!(node = %self.inbox.id(), %why, "the node tells nothing of itself")
                 }
             }
-            // Not ready, or gone: what is known stands, and the calls find out.
-            Err(why) => tracing::debug!(node = %self.inbox.id(), %why, "the node tells nothing of itself"),
+        }
+    }
+
+    /// After a look: the node gets its marker, or its count of looks is raised.
+    fn follow_look(&mut self) {
+        if self.health.is_unmarked() {
+            return self.look_if_due(TokioInstant::now());
+        }
+        let Some(run) = self.health.run_to_raise() else { return };
+        let (connection, clock) = (self.link.connection.clone(), self.clock.clone());
+        let prefix = self.settings.prefix.clone();
+        let beat = async move { facts::beat(&connection, &clock, &prefix, &run).await.map(Told::Beat) };
+        self.look = Some(Box::pin(beat));
+    }
+
+    /// The wall clock is not believed: it is set now and then. But if the client's own clock stood still, it may show that
+    /// at once, and the nodes tell.
+    fn compare_clocks(&mut self) {
+        let (now, wall) = (self.clock.now(), self.clock.wall_micros());
+        let (before, wall_before) = std::mem::replace(&mut self.clocks, (now, wall));
+        let went = Duration::from_micros(wall.saturating_sub(wall_before));
+        if now.since(before).abs_diff(went) > CLOCKS_APART || wall < wall_before {
+            self.look_soon();
         }
     }
 
@@ -481,6 +563,7 @@ impl<'a> Session<'a> {
             if self.probe_is_due(now) {
                 self.probe(now, cx);
             }
+            self.compare_clocks();
             self.look_if_due(now);
             let next = self.silence.suspect / 4;
             let next = next.clamp(Duration::from_millis(5), Duration::from_millis(250));

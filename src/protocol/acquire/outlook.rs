@@ -20,7 +20,7 @@ impl Outlook {
     pub fn of(quorum: Quorum, connected: impl Iterator<Item = Standing>, now: Instant) -> Self {
         let from = connected.filter_map(|standing| match standing {
             Standing::CountsFrom(from) => Some(from),
-            Standing::Replica | Standing::SameAs(_) => None,
+            Standing::Replica | Standing::SameAs(_) | Standing::Several => None,
         });
         let mut from: Vec<_> = from.collect();
         from.sort_unstable();

@@ -83,6 +83,8 @@ pub enum Uncounted {
     Replica,
     /// The node is the same server as this earlier one.
     SameServer(NodeId),
+    /// Several servers answer in turn at the node's address.
+    SeveralServers,
 }
 
 /// A place in the queue for a key, as its node tells it.

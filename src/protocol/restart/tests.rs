@@ -1,5 +1,6 @@
 use super::*;
 use crate::protocol::message::{Holder, Reply, Uncounted};
+use crate::protocol::quorum::{NodeId, Quorum};
 
 const GUARD: Duration = Duration::from_millis(10_102);
 const LONG: Duration = Duration::from_secs(86_400);
@@ -23,6 +24,8 @@ fn look(millis: u64) -> Reading {
         role: Some(Role::Primary),
         marker: marker(b"marker", Duration::ZERO),
         run: None,
+        former: None,
+        kept: None,
     }
 }
 
@@ -38,8 +41,18 @@ fn connect(millis: u64, run: &[u8], uptime: Duration, durable: bool) -> Reading 
 fn known(durable: bool) -> Memory {
     let mut memory = Memory::new(Some(delay()));
     assert_eq!(memory.handle_reading(&connect(0, b"run", LONG, durable)), None);
+    assert_eq!(memory.handle_beat(BEAT, at(0)), None);
     assert_eq!(memory.standing().objection(at(0)), None);
     memory
+}
+
+/// The count of looks that a known node has.
+const BEAT: u64 = 5;
+
+/// A durable node that is back a second after it was started, with what it had at the last look.
+fn back(millis: u64) -> Reading {
+    let replication = Some(Id::of(b"another"));
+    Reading { replication, kept: Some(BEAT), ..connect(millis, b"other", Duration::from_secs(1), true) }
 }
 
 fn young(until: Instant) -> Option<Uncounted> {
@@ -93,7 +106,8 @@ fn changes_start_the_guard() {
         reading
     };
     let cases = [
-        (connect(20_000, b"other", LONG, false), Evidence::Restarted),
+        (connect(20_000, b"other", Duration::from_secs(1), false), Evidence::Restarted),
+        (connect(20_000, b"other", LONG, false), Evidence::Replaced),
         (with(|look| look.replication = Some(Id::of(b"other"))), Evidence::RoleChanged),
         (with(|look| look.marker = MarkerSeen::Absent), Evidence::MarkerLost),
         (with(|look| look.marker = marker(b"other", Duration::ZERO)), Evidence::MarkerChanged),
@@ -142,13 +156,12 @@ fn an_unmarked_node_waits_for_its_marker() {
 #[test]
 fn a_node_that_writes_before_it_answers_remembers() {
     let young = Duration::from_secs(1);
-    let restarted =
-        Reading { replication: Some(Id::of(b"another")), ..connect(20_000, b"other", young, true) };
+    let restarted = back(20_000);
     assert_eq!(known(true).handle_reading(&restarted), None);
 
-    // So it is where the client comes after the restart.
+    // Who did not know the node goes by its uptime.
     let mut fresh = Memory::new(Some(delay()));
-    assert_eq!(fresh.handle_reading(&connect(0, b"run", young, true)), None);
+    assert_eq!(fresh.handle_reading(&connect(0, b"run", young, true)), Some(Evidence::Young));
 
     // But not with a marker that is another or gone, nor where one of the runs did not write so.
     let mut lost = restarted;
@@ -161,6 +174,104 @@ fn a_node_that_writes_before_it_answers_remembers() {
     let mut promoted = known(true);
     promoted.handle_reading(&Reading { role: Some(Role::Replica), ..look(10_000) });
     assert_eq!(promoted.handle_reading(&look(20_000)), Some(Evidence::RoleChanged));
+}
+
+/// A node that lacks what was written at the last look went back to an older state: after a restart, and in the same run as
+/// well. Where nobody tells, a restarted node goes by its uptime.
+#[test]
+fn an_older_state_is_no_memory() {
+    let with = |kept| Reading { kept, ..back(20_000) };
+    for (kept, cause) in [
+        (Some(BEAT), None),
+        (Some(BEAT + 3), None),
+        (Some(BEAT - 1), Some(Evidence::WentBack)),
+        (Some(0), Some(Evidence::WentBack)),
+        (None, Some(Evidence::Restarted)),
+    ] {
+        let mut memory = known(true);
+        assert_eq!(memory.handle_reading(&with(kept)), cause, "{kept:?}");
+        let objection = cause.and(young(at(20_000 + 10_102)));
+        assert_eq!(memory.standing().objection(at(20_000)), objection, "{kept:?}");
+    }
+
+    let mut memory = known(false);
+    let older = Reading { kept: Some(BEAT - 1), ..look(5_000) };
+    assert_eq!(memory.handle_reading(&older), Some(Evidence::WentBack));
+    assert_eq!(known(false).handle_beat(BEAT, at(5_000)), Some(Evidence::WentBack));
+    assert_eq!(known(false).handle_beat(BEAT + 1, at(5_000)), None);
+}
+
+/// Another run that was there before the last look at the known one, or that goes on with its history, is no restart of it:
+/// marker and count of a replica are copies. Uptimes are off by up to a second, either way.
+#[test]
+fn another_server_in_its_place_is_no_restart() {
+    let up = |uptime| {
+        let mut reading = back(20_000);
+        reading.run = reading.run.map(|run| Run { uptime: Some(Duration::from_secs(uptime)), ..run });
+        reading
+    };
+    let known = |looked| {
+        let mut memory = known(true);
+        memory.handle_reading(&look(looked));
+        memory
+    };
+    assert_eq!(known(15_000).handle_reading(&up(5)), None, "started at the last look, perhaps");
+    assert_eq!(known(15_000).handle_reading(&up(6)), None);
+    assert_eq!(known(15_000).handle_reading(&up(7)), Some(Evidence::Replaced));
+    assert_eq!(known(15_000).handle_reading(&up(1_000)), Some(Evidence::Replaced));
+
+    let promoted = Reading { former: Some(Id::of(b"history")), ..back(20_000) };
+    assert_eq!(known(15_000).handle_reading(&promoted), Some(Evidence::Replaced));
+    let other = Reading { former: Some(Id::of(b"some other")), ..back(20_000) };
+    assert_eq!(known(15_000).handle_reading(&other), None);
+}
+
+/// No run comes back: where one does, several servers answer in turn, and have no vote until a minute went by without.
+#[test]
+fn runs_that_alternate_are_several_servers() {
+    let mut memory = known(false);
+    assert_eq!(memory.handle_reading(&connect(5_000, b"second", LONG, false)), Some(Evidence::Replaced));
+    assert!(matches!(memory.standing(), Standing::CountsFrom(_)), "once is a restart");
+
+    memory.handle_reading(&connect(10_000, b"run", LONG, false));
+
+    assert_eq!(memory.standing().objection(at(100_000)), Some(Uncounted::SeveralServers));
+    memory.handle_reading(&look(69_999));
+    assert_eq!(memory.standing(), Standing::Several);
+    memory.handle_reading(&look(70_000));
+    assert_eq!(memory.standing().objection(at(70_000)), None);
+}
+
+/// When the client's clock stood still, the nodes that showed it are not blamed, and what they told is told on the clock that
+/// was put forward. A delay for another reason goes on.
+#[test]
+fn a_clock_that_stood_still_blames_nobody() {
+    let minute = Duration::from_secs(60);
+    let ahead = |millis| {
+        let mut reading = look(millis);
+        reading.time = reading.time.map(|time| time + 60_000_000);
+        reading
+    };
+    let mut clock = ClientClock::new(Quorum::of(3).unwrap());
+    let mut memories = [known(false), known(false)];
+    memories[0].handle_reading(&Reading { kept: Some(0), ..look(1_000) });
+    let stood = memories.iter_mut().enumerate().find_map(|(node, memory)| {
+        assert_eq!(memory.handle_reading(&ahead(5_000)), Some(Evidence::ClockSet));
+        assert!(memory.standing().objection(at(12_000)).is_some());
+        clock.handle_jump(NodeId::new(node), memory.jump().expect("ahead by a minute"))
+    });
+    let stood = stood.expect("two of three");
+    assert!(stood.by() >= minute && stood.by() < minute + Duration::from_secs(6), "{stood:?}");
+
+    for (node, memory) in memories.iter_mut().enumerate() {
+        assert!(memory.handle_stood_still(stood) && !memory.handle_stood_still(stood));
+        let lost = if node == 0 { Some(()) } else { None };
+        let objection = memory.standing().objection(at(6_000));
+        assert_eq!(objection.map(|_| ()), lost, "{objection:?}");
+        // The next look, on the corrected clock.
+        let next = Reading { time: ahead(10_000).time, ..look(10_000 + stood.by().as_millis() as u64) };
+        assert_eq!(memory.handle_reading(&next), None);
+    }
 }
 
 /// A replica does not count; once promoted it is too young from when that was noticed.
@@ -233,4 +344,14 @@ fn the_same_evidence_is_no_news() {
     assert_eq!(memory.handle_reading(&young(0)), Some(Evidence::Young));
     assert_eq!(memory.handle_reading(&young(1_000)), None);
     assert_eq!(memory.standing(), Standing::CountsFrom(at(7_102)));
+}
+
+/// A look says what a grant is worth for two intervals, and no longer; what a replica or a double is worth it says for good.
+#[test]
+fn a_look_goes_out_of_date() {
+    let late = at(10_000).after(Duration::from_nanos(1));
+    assert_eq!(Standing::COUNTS.as_seen(at(0), at(10_000)), Standing::COUNTS);
+    assert_eq!(Standing::COUNTS.as_seen(at(0), late), Standing::UNSEEN);
+    assert_eq!(Standing::Replica.as_seen(at(0), late), Standing::Replica);
+    assert_eq!(Standing::UNSEEN.objection(late), young(Instant::FAR_FUTURE));
 }

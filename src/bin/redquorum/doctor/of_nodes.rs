@@ -301,7 +301,7 @@ pub fn too_young(set: &Set) -> Vec<Hit> {
     let seen = set.seen.iter().enumerate().filter_map(|(index, node)| match &node.vote {
         NodeVote::TooYoung { remaining } => {
             let left = remaining
-                .map_or("until it can be marked".to_owned(), |left| format!("for another {}", time(left)));
+                .map_or("until it was looked at and marked".to_owned(), |left| format!("for another {}", time(left)));
             Some(Hit {
                 node: Some(index),
                 what: format!("does not vote {left}: its memory is younger than the longest TTL"),
