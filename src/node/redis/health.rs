@@ -63,6 +63,9 @@ impl Health {
         if look.marker != Mark::Unread {
             self.node_table.saw_marker(self.node, look.marker != Mark::Absent);
         }
+        if let Some(time) = look.time {
+            self.node_table.note_time(self.node, time, look.received);
+        }
         self.marker = look.marker.clone();
         let cause = self.memory.handle_reading(&reading(look));
         let standing = self.memory.standing();
