@@ -305,6 +305,8 @@ fn wrong_clocks_are_found() {
     assert_found(&fast, &["--clocks", "1s"], 2, &["clock-rate"]);
     let all: Vec<_> = (0..3).map(|index| ahead(index, -60.0, 0.0)).collect();
     assert_found(&all, &[], 1, &["client-clock"]);
+    let two = [cluster[0].url(), ahead(1, -60.0, 0.0), ahead(2, -60.0, 0.0)];
+    assert_found(&two, &[], 2, &["fencing-clocks", "clock-offset", "client-clock"]);
 }
 
 /// The list names every kind, for people and machines.

@@ -69,6 +69,7 @@ pub enum Switch {
     NoRaise,
     TokenOfAllNodes,
     CandidateUncapped,
+    CappedByEachNode,
     CountersLost,
     ClocksApart,
     CounterLeftBehind,
@@ -193,6 +194,11 @@ pub const ALL: &[(Switch, &str, &str)] = &[
         "candidate-uncapped",
         "a client's clock advances counters as far as it likes",
     ),
+    (
+        Switch::CappedByEachNode,
+        "capped-by-each-node",
+        "each node holds a client's clock back by its own, which may be an hour behind",
+    ),
     (Switch::CountersLost, "counters-lost", "nodes lose counters and vote on"),
     (
         Switch::ClocksApart,
@@ -266,7 +272,9 @@ impl Switch {
             Self::NobodyIsMoved => Law::StandsAtTheBestNode,
             Self::UnreachedIsRefused => Law::ContentionQueues,
             Self::GoesOnAfterTheEnd => Law::AsksNoMore,
-            Self::NoRaise | Self::CountersLost | Self::ClocksApart => Law::TokensRise,
+            Self::NoRaise | Self::CappedByEachNode | Self::CountersLost | Self::ClocksApart => {
+                Law::TokensRise
+            }
             Self::CandidateUncapped => Law::TokensAreBounded,
             Self::TokenOfAllNodes | Self::CounterLeftBehind => Law::TokenStandsAtQuorum,
         }

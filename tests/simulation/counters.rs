@@ -194,7 +194,7 @@ counters! {
     RaiseNeeded,
     /// A raise failed, and the attempt was undone.
     RaiseFailed,
-    /// A client's clock was so far ahead that a node did not follow it.
+    /// A client's clock was so far ahead of the nodes' that it was held back.
     CandidateCapped,
     /// An owner that had advanced a counter claimed the node again.
     ClaimRepeated,

@@ -1,13 +1,13 @@
 //! Fencing tokens: the clients' wall clocks, which suggest them, and what became of them.
 //!
-//! In *tame* histories all wall clocks, those of the nodes too, are off by a small part of the restart delay. In all others they
+//! In *tame* histories the clients' wall clocks, and that of one node which all have met, are off by a small part of the restart delay. In all others they
 //! are off by hours, and one may be years ahead: tokens rise all the same, unless a node loses its counters.
 //!
 //! It draws from a stream of its own, so that a history without fenced locks is what it would be without this file.
 
 use std::time::Duration;
 
-use redquorum::protocol::fencing::{Carry, Counter, END, Fence, FencingToken, MOST_AHEAD, Retention};
+use redquorum::protocol::fencing::{self, Carry, Counter, END, Fence, FencingToken, MOST_AHEAD, Retention};
 use redquorum::protocol::message::{HolderValue, Key, Operation, Owner, Reply};
 use redquorum::protocol::quorum::{NodeId, Quorum};
 use redquorum::protocol::time::Instant;
@@ -25,6 +25,9 @@ use super::world::World;
 
 /// What a wall clock that is right shows when the history begins, in microseconds.
 const NOON: u64 = 5_000_000_000;
+
+/// By how much clocks are off that nobody keeps, in microseconds: most of an hour.
+const FAR_OFF: u64 = 3_000_000_000;
 
 /// A decade of a client's clock that is years ahead.
 const DECADE: i64 = 315_360_000_000_000;
@@ -49,6 +52,12 @@ pub struct Fencing {
     lost: bool,
     /// Counters come to their end.
     spends: bool,
+    /// Whose clock is drawn next.
+    next_node: usize,
+    /// All other nodes' clocks are behind.
+    behind: bool,
+    /// Per mille of nodes whose clock a client does not know, beside the first.
+    unmet: u64,
 }
 
 impl Fencing {
@@ -59,11 +68,12 @@ impl Fencing {
         let (guard, tame) = (plan.guard() / 1_000, draw.chance(500));
         let tame = match broken {
             Some(Switch::CandidateUncapped) => false,
-            Some(Switch::CountersLost | Switch::ClocksApart) => true,
+            Some(Switch::CountersLost | Switch::ClocksApart | Switch::CappedByEachNode) => true,
             _ => tame,
         };
         // Short of the guard, or of the retention, by a round.
         let bound = draw.between(1, guard / 4);
+        let unmet = draw.pick(&[0, 0, 300, 900]);
         let longest = plan.longest_ttl().duration();
         let retention = if tame && draw.chance(300) { longest } else { Duration::from_secs(3_600) };
         let mut fencing = Self {
@@ -75,6 +85,9 @@ impl Fencing {
             last: vec![None; plan.keys],
             lost: false,
             spends: false,
+            next_node: 0,
+            behind: broken == Some(Switch::CappedByEachNode),
+            unmet,
         };
         if broken == Some(Switch::ClocksApart) {
             fencing.tame = Some(50 * guard);
@@ -98,13 +111,24 @@ impl Fencing {
     }
 
     fn error(&mut self) -> i64 {
-        let bound = self.tame.unwrap_or(3_000_000_000);
+        self.error_within(self.tame.unwrap_or(FAR_OFF))
+    }
+
+    fn error_within(&mut self, bound: u64) -> i64 {
         self.draw.below(2 * bound + 1) as i64 - bound as i64
     }
 
-    /// What a node's clock shows when the history begins, in nanoseconds: servers count by the time of day.
+    /// What a node's clock shows when the history begins, in nanoseconds: servers count by the time of day. Also where clients'
+    /// clocks are tame, all nodes but the first may be off by hours.
     pub fn node_origin(&mut self) -> u64 {
-        NOON.saturating_add_signed(self.error()) * 1_000 + self.draw.below(1_000)
+        let first = std::mem::replace(&mut self.next_node, 1) == 0;
+        let wild = !first && self.draw.chance(500);
+        let error = match wild || (self.behind && !first) {
+            true if self.behind => -self.error_within(FAR_OFF).abs(),
+            true => self.error_within(FAR_OFF),
+            false => self.error(),
+        };
+        NOON.saturating_add_signed(error) * 1_000 + self.draw.below(1_000)
     }
 
     pub fn counters_lost(&mut self) {
@@ -118,7 +142,19 @@ impl World {
         if !self.fencing.is_on() || !self.fencing.draw.chance(self.fencing.share) {
             return None;
         }
-        let candidate = (NOON + self.now / 1_000).saturating_add_signed(self.fencing.off[client]);
+        let wall = (NOON + self.now / 1_000).saturating_add_signed(self.fencing.off[client]);
+        // All have met the first node.
+        let met: Vec<_> = (0..self.nodes.len())
+            .filter(|node| *node == 0 || !self.fencing.draw.chance(self.fencing.unmet))
+            .map(|node| micros(self.nodes[node].clock.at(self.now)))
+            .collect();
+        let mut candidate = fencing::candidate(wall, met);
+        if candidate < wall {
+            self.counters.add(Seen::CandidateCapped);
+        }
+        if self.broken == Some(Switch::CandidateUncapped) {
+            candidate = wall;
+        }
         Some(Fence::Advance { candidate, retention: Retention::new(self.fencing.retention) })
     }
 
@@ -156,13 +192,9 @@ impl World {
         let local = place.clock.at(self.now);
         let stands = place.store.counter(key, local).map_or(0, |counter| counter.number);
         let carries = place.carries_at(key, subject, local);
-        let ahead = micros(local) + MOST_AHEAD.as_micros() as u64;
         match operation {
             Operation::Claim { fence: Some(_), .. } if before == Some(subject) => {
                 self.counters.add(Seen::ClaimRepeated);
-            }
-            Operation::Claim { fence: Some(Fence::Advance { candidate, .. }), .. } if *candidate > ahead => {
-                self.counters.add(Seen::CandidateCapped);
             }
             Operation::Claim { fence: Some(Fence::Carry(_)), .. } => self.counters.add(Seen::CounterHealed),
             _ => {}
@@ -271,15 +303,15 @@ pub fn count_falsely(
         node.store.execute(&raise, local)
     };
     match (switch?, operation) {
+        // As clients of an earlier revision do it: each node holds the candidate back by its own clock.
         (
-            Switch::CandidateUncapped,
-            Operation::Claim { key, owner, fence: Some(Fence::Advance { candidate, retention }), .. },
+            Switch::CappedByEachNode,
+            Operation::Claim { key, owner, ttl, fence: Some(Fence::Advance { candidate, retention }) },
         ) => {
-            let reply = node.store.execute(operation, local);
-            let Reply::Fenced(number) = reply else { return Some(reply) };
-            let token = FencingToken::new(number.as_u64().max(*candidate));
-            raise(node, key, *owner, Carry { token, retention: *retention });
-            Some(Reply::Fenced(token))
+            let capped = (*candidate).min(micros(local) + MOST_AHEAD.as_micros() as u64);
+            let fence = Some(Fence::Advance { candidate: capped, retention: *retention });
+            let claim = Operation::Claim { key: key.clone(), owner: *owner, ttl: *ttl, fence };
+            Some(node.store.execute(&claim, local))
         }
         // A raise counts only where the claim was granted, so a node that lies must have lied before.
         (Switch::TokenOfAllNodes, Operation::Claim { fence: Some(Fence::Advance { candidate, .. }), .. }) => {

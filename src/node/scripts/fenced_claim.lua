@@ -1,6 +1,7 @@
 -- Claim a lock together with its fencing counter: set the key if it is absent; if it already carries this owner, lengthen
--- its life to the full TTL. The counter becomes max(stored + 1, min(candidate, this node's time + 10 s)), unless this owner
--- advanced it last. Where a token is carried along instead, the counter is lifted to at least that.
+-- its life to the full TTL. The counter becomes max(stored + 1, candidate), unless this owner advanced it last. Where a token
+-- is carried along instead, the counter is lifted to at least that. No clock of a node holds a candidate back: the client
+-- does that, which knows the clocks of all nodes.
 -- KEYS: key, counter. ARGV: owner, TTL in ms, retention of the counter in ms, candidate in µs, or '' and the token.
 -- Answers the counter when done, 0 where it is at its end or none, or { value found, remaining ms } as claim.lua does.
 -- Each acquire runs it on each node, so it is written to be quick: no pattern, and no text made where there is one.
@@ -23,9 +24,7 @@ if ARGV[5] then
     text = ARGV[5]
     next = math.max(number, tonumber(text))
 elseif last ~= owner then
-    local most = now + 10000000
     next = tonumber(text)
-    if next > most then next, text = most, nil end
     if next <= number then next, text = number + 1, nil end
 end
 -- Close to 2^53, where numbers stop being exact.

@@ -76,7 +76,7 @@ macro_rules! fault {
 }
 
 /// Everything that is looked for, in the order in which it should be mended.
-pub const FAULTS: [Fault; 31] = [
+pub const FAULTS: [Fault; 32] = [
     fault!(
         "unreachable",
         Danger,
@@ -146,6 +146,13 @@ pub const FAULTS: [Fault; 31] = [
         "clocks that run at different rates use up the allowance for drift (1 %): a key may end before its holder thinks so"
     ),
     fault!(
+        "fencing-clocks",
+        Danger,
+        of_sets::fencing_clocks,
+        "clients that have met only nodes whose clocks are behind hold their fencing tokens back: once nodes lose counters, a token \
+         may be smaller than the last"
+    ),
+    fault!(
         "no-majority",
         Danger,
         of_sets::no_majority,
@@ -161,8 +168,8 @@ pub const FAULTS: [Fault; 31] = [
         "client-clock",
         Warning,
         of_sets::client_clock,
-        "fencing tokens follow the clock of whoever locks; one that is far ahead is held back by the nodes, one that is behind \
-         costs a second round trip"
+        "fencing tokens follow the clock of whoever locks; one that is far ahead of all nodes is held back, one that is behind \
+         costs a second round trip; if it is the nodes that are behind, tokens may not rise once they lose counters"
     ),
     fault!(
         "slow",

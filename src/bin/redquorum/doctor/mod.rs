@@ -235,6 +235,13 @@ mod tests {
             ["clock-rate", "clock-offset"]
         );
         assert_eq!(names(&set(vec![well(), well(), clock(2e6, 0.02, 2e6, 0.02)])), [""; 0]);
+        // Tokens are in danger by a quorum of clocks that are behind, and not by a client's that is ahead of all.
+        let behind = |doubt| clock(-11e6, 0.0, doubt, 0.001);
+        let found = names(&set(vec![well(), behind(100.0), behind(100.0)]));
+        assert_eq!(found, ["fencing-clocks", "clock-offset", "client-clock"]);
+        assert!(!names(&set(vec![well(), behind(100.0), behind(2e6)])).contains(&"fencing-clocks"));
+        assert!(!names(&set(vec![well(), well(), behind(100.0)])).contains(&"fencing-clocks"));
+        assert_eq!(names(&set(vec![behind(100.0), behind(100.0), behind(100.0)])), ["client-clock"]);
     }
 
     /// A command that is broken into lines is still one for the shell, and every name is one of its own.

@@ -14,7 +14,7 @@ const OFFSET: f64 = 1e6;
 /// Half of the allowance that the library makes for clocks of different rates.
 const RATE: f64 = 0.005;
 
-/// By so much a client's clock may move fencing tokens ahead of a node's.
+/// By so much a client's clock may move fencing tokens ahead of the foremost node's.
 const TOKENS: f64 = 10e6;
 
 fn of_set(what: String, mend: impl Into<String>) -> Vec<Hit> {
@@ -114,6 +114,25 @@ pub fn clock_rate(set: &Set) -> Vec<Hit> {
         })
     });
     off.collect()
+}
+
+/// A quorum of nodes that hold back each client which has met no others. If all nodes are behind, it is rather this machine that is
+/// ahead, of which another fault tells.
+pub fn fencing_clocks(set: &Set) -> Vec<Hit> {
+    let (read, _) = clocks(set, |clock| clock.ahead);
+    let behind: Vec<_> = read.iter().filter(|(_, clock)| clock.ahead < -TOKENS - clock.doubt).collect();
+    if behind.len() <= set.places.len() / 2 || behind.len() == read.len() {
+        return Vec::new();
+    }
+    let hit = |(index, clock): &(usize, Clock)| Hit {
+        node: Some(*index),
+        what: format!(
+            "its clock is {} behind this machine's, and so are those of a quorum",
+            micros(clock.ahead)
+        ),
+        mend: synchronise(set, *index),
+    };
+    behind.into_iter().map(hit).collect()
 }
 
 pub fn client_clock(set: &Set) -> Vec<Hit> {
