@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::client::Redlock;
 use crate::client::error::BuildError;
 use crate::clock::Clock;
-use crate::config::{Config, Guard};
+use crate::config::{Config, Delay};
 use crate::node::{Address, Node, State};
 use crate::protocol::acquire::Wait;
 use crate::protocol::quorum::{MAX_NODES, Quorum};
@@ -185,9 +185,9 @@ impl RedlockBuilder {
 
     /// The life given to keys where a request names none: whole milliseconds. Default: 10 s.
     ///
-    /// Unless said otherwise it is the longest TTL of a request ([`max_ttl`](Self::max_ttl)), and with that the restart guard. Where
+    /// Unless said otherwise it is the longest TTL of a request ([`max_ttl`](Self::max_ttl)), and with that the restart delay. Where
     /// others lock for longer on the same nodes, such as the command line tool with its 10 s, set
-    /// [`restart_guard`](Self::restart_guard) to the longest of all.
+    /// [`restart_delay`](Self::restart_delay) to the longest of all.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -296,15 +296,15 @@ impl RedlockBuilder {
     /// # use std::time::Duration;
     /// # use redquorum::Redlock;
     /// let builder =
-    ///     Redlock::builder().wait_by_retrying().retry(Duration::from_millis(50), Duration::from_millis(500));
+    ///     Redlock::builder().without_wait_queue().retry_delay(Duration::from_millis(50), Duration::from_millis(500));
     /// ```
-    pub fn retry(mut self, least: Duration, most: Duration) -> Self {
+    pub fn retry_delay(mut self, least: Duration, most: Duration) -> Self {
         self.config.retry = (least, most);
         self
     }
 
-    /// Lets those who wait for a lock ask again at random moments, with the pauses of [`RedlockBuilder::retry`], instead of
-    /// standing in line at one node per key to be handed the lock by whoever releases it.
+    /// Lets those who wait for a lock ask again at random moments, with the pauses of [`RedlockBuilder::retry_delay`], instead of
+    /// waiting in the queue at one node per key to be handed the lock by whoever releases it.
     ///
     /// For clients that shall create no key but the locks themselves. All clients of a lock should agree on it: those who
     /// do not are correct all the same, only slower and less fair. See [`docs::waiting`](crate::docs::waiting).
@@ -312,10 +312,10 @@ impl RedlockBuilder {
     /// ```
     /// # use std::time::Duration;
     /// # use redquorum::Redlock;
-    /// let builder = Redlock::builder().wait_by_retrying();
+    /// let builder = Redlock::builder().without_wait_queue();
     /// ```
-    pub fn wait_by_retrying(mut self) -> Self {
-        self.config.in_line = false;
+    pub fn without_wait_queue(mut self) -> Self {
+        self.config.in_queue = false;
         self
     }
 
@@ -358,10 +358,10 @@ impl RedlockBuilder {
     /// # use std::time::Duration;
     /// # use redquorum::Redlock;
     /// // Another service takes locks of up to a minute on these nodes.
-    /// let builder = Redlock::builder().ttl(Duration::from_secs(5)).restart_guard(Duration::from_secs(60));
+    /// let builder = Redlock::builder().ttl(Duration::from_secs(5)).restart_delay(Duration::from_secs(60));
     /// ```
-    pub fn restart_guard(mut self, longest_ttl: Duration) -> Self {
-        self.config.guard = Guard::Of(longest_ttl);
+    pub fn restart_delay(mut self, longest_ttl: Duration) -> Self {
+        self.config.delay = Delay::Of(longest_ttl);
         self
     }
 
@@ -372,10 +372,10 @@ impl RedlockBuilder {
     /// # use std::time::Duration;
     /// # use redquorum::Redlock;
     /// // Nodes that a test has just started.
-    /// let builder = Redlock::builder().node("redis://127.0.0.1:7101").no_restart_guard();
+    /// let builder = Redlock::builder().node("redis://127.0.0.1:7101").without_restart_delay();
     /// ```
-    pub fn no_restart_guard(mut self) -> Self {
-        self.config.guard = Guard::Off;
+    pub fn without_restart_delay(mut self) -> Self {
+        self.config.delay = Delay::Off;
         self
     }
 
@@ -466,13 +466,13 @@ impl RedlockBuilder {
         };
         refuse_duplicates(&nodes)?;
         self.config.check(quorum)?;
-        let guard = self.config.guard()?;
+        let delay = self.config.delay()?;
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return Err(BuildError::NoRuntime) };
         let clock = self.clock.unwrap_or(Clock::System(runtime));
         let name = self.client_name.unwrap_or_else(|| format!("redquorum-{}", Uuid::new_v4()));
         let addresses = nodes.into_iter().map(|node| node.0).collect();
-        let (shared, keeper) = start(addresses, quorum, self.config, guard, clock, &name);
-        let redlock = Redlock { shared, keeper };
+        let (shared, renewal) = start(addresses, quorum, self.config, delay, clock, &name);
+        let redlock = Redlock { shared, renewal };
         if !self.lazy {
             connected(&redlock.shared).await?;
             refuse_one_server_twice(&redlock.shared)?;
@@ -494,7 +494,7 @@ fn refuse_duplicates(nodes: &[NodeAddress]) -> Result<(), BuildError> {
 
 /// Two spellings of one server's address are one server all the same, which its run id or its marker shows.
 fn refuse_one_server_twice(shared: &Shared) -> Result<(), BuildError> {
-    let Some((first, second)) = shared.census.same_server() else { return Ok(()) };
+    let Some((first, second)) = shared.node_table.same_server() else { return Ok(()) };
     let (first, second) = (first.index(), second.index());
     let name =
         |index: usize| shared.nodes.get(index).map(|node| node.address().to_string()).unwrap_or_default();
@@ -566,7 +566,7 @@ mod tests {
     use super::*;
     use crate::config::{
         BACKLOG, DEFAULT_CONNECT_TIMEOUT, DEFAULT_FENCING_RETENTION, DEFAULT_RETRY_LEAST, DEFAULT_RETRY_MOST,
-        DEFAULT_TTL, DEFAULT_WAIT, Keeping, MAX_KEY_LENGTH,
+        DEFAULT_TTL, DEFAULT_WAIT, KeepAlive, MAX_KEY_LENGTH,
     };
     use crate::protocol::renewal;
 
@@ -580,9 +580,9 @@ mod tests {
         let rows = [
             format!("| `ttl` | {ttl} |"),
             format!("| `wait`, `wait_forever` | {wait} |"),
-            format!("| `retry` | random, up to {least} at first, doubling to {most} |"),
+            format!("| `retry_delay` | random, up to {least} at first, doubling to {most} |"),
             format!("| `connect_timeout` | {} |", seconds(DEFAULT_CONNECT_TIMEOUT)),
-            "| `restart_guard`, `no_restart_guard` | the longest TTL of a request".to_owned(),
+            "| `restart_delay`, `without_restart_delay` | the longest TTL of a request".to_owned(),
             format!("its marker | | every {}", seconds(crate::node::redis::LOOK_EVERY)),
             format!("from 1 byte to {MAX_KEY_LENGTH} bytes |"),
             format!("{BACKLOG} sets at most, {} with releases", 2 * BACKLOG),
@@ -593,14 +593,14 @@ mod tests {
             format!("from 1 to {} are possible", crate::protocol::quorum::MAX_NODES),
             format!("| {} before the end of validity |", millis(crate::runtime::alarm::EARLY)),
             format!("| {} at most; one, where", crate::protocol::message::MOST_EXTENSIONS),
-            format!("| {} at most, others wait |", crate::runtime::keeper::work::MOST_UNDER_WAY),
+            format!("| {} at most, others wait |", crate::runtime::renewal::work::MOST_UNDER_WAY),
             "| `keep_alive` | only where a request asks for it |".to_owned(),
             format!("| `fencing_retention` | {} days", DEFAULT_FENCING_RETENTION.as_secs() / 86_400),
             format!("more than {} ahead", seconds(crate::protocol::fencing::MOST_AHEAD)),
             "| `max_hold` | none: until it is released |".to_owned(),
             format!("again after a {}th of the TTL", renewal::AGAIN),
         ];
-        assert_eq!(Config::default().keeping, Keeping { alive: false, longest: None });
+        assert_eq!(Config::default().keeping, KeepAlive { alive: false, longest: None });
         assert_eq!((renewal::SHARE, renewal::JITTER), (3, 3), "a third, or up to a third earlier");
         let readme = include_str!("../../README.md");
         for row in rows {

@@ -13,9 +13,9 @@ use crate::protocol::message::{Key, Owner};
 use crate::protocol::round::Round;
 use crate::protocol::validity::Ttl;
 use crate::runtime::driver::Driver;
-use crate::runtime::keeper::{Held, Keeper};
+use crate::runtime::renewal::{Held, Renewal};
 use crate::runtime::shared::{Counted, Shared};
-use crate::runtime::term::{Lost, Watched};
+use crate::runtime::loss::{Lost, Watched};
 
 /// A held lock. Holding it means: until [`LockGuard::remaining`] is zero, no other client of these nodes acquires the
 /// same lock. It does *not* mean that time stops: a paused process wakes up after its validity, so look at
@@ -54,21 +54,21 @@ enum Hold {
     /// The guard itself. The driver is dropped first: its releases are with the nodes before the client counts one lease
     /// less.
     Own { driver: Driver, lease: Counted },
-    /// The client's keeper.
-    Kept(Held),
+    /// The client's renewal.
+    Renewed(RenewalHandle),
 }
 
 impl LockGuard {
-    /// The guard of a held lease, which a keeper extends to a TTL if it is kept alive.
+    /// The guard of a held lease, which a renewal extends to a TTL if it is kept alive.
     pub(super) fn new(
         shared: Arc<Shared>,
         driver: Driver,
         lease: Counted,
-        kept: Option<(&Arc<Keeper>, Ttl)>,
+        kept: Option<(&Arc<Renewal>, Ttl)>,
     ) -> Self {
         let (key, token) = (driver.lease().key().clone(), driver.lease().fencing_token());
         let hold = match kept {
-            Some((keeper, ttl)) => Hold::Kept(keeper.keep(driver, lease, ttl)),
+            Some((renewal, ttl)) => Hold::Renewed(renewal.keep(driver, lease, ttl)),
             None => Hold::Own { driver, lease },
         };
         Self { hold, key, token, shared }
@@ -79,7 +79,7 @@ impl LockGuard {
     pub(crate) async fn dissolve(self) -> Option<(Option<Counted>, Arc<Shared>, Driver)> {
         let (driver, lease) = match self.hold {
             Hold::Own { driver, lease } => (driver, Some(lease)),
-            Hold::Kept(held) => held.take_back().await?,
+            Hold::Renewed(handle) => handle.take_back().await?,
         };
         Some((lease, self.shared, driver))
     }
@@ -87,14 +87,14 @@ impl LockGuard {
     fn owner(&self) -> Option<Owner> {
         match &self.hold {
             Hold::Own { driver, .. } => Some(driver.lease().owner()),
-            Hold::Kept(held) => held.owner(),
+            Hold::Renewed(handle) => handle.owner(),
         }
     }
 
     pub(crate) fn watched(&self) -> &Arc<Watched> {
         match &self.hold {
             Hold::Own { driver, .. } => driver.watched(),
-            Hold::Kept(held) => held.watched(),
+            Hold::Renewed(handle) => handle.watched(),
         }
     }
 
@@ -191,7 +191,7 @@ impl LockGuard {
     pub fn report(&self) -> Report {
         let round = match &self.hold {
             Hold::Own { driver, .. } => Some(driver.round()),
-            Hold::Kept(held) => held.round(),
+            Hold::Renewed(handle) => handle.round(),
         };
         let round = round.unwrap_or_else(|| Round::new(self.shared.quorum, self.shared.clock.now()));
         Report::new(&round, &self.shared.nodes)
@@ -252,9 +252,9 @@ impl LockGuard {
                 driver.mutate(|lease, clock| lease.extend(ttl, clock.now()));
                 Some(driver.event().await)
             }
-            Hold::Kept(held) => held.extend(ttl).await,
+            Hold::Renewed(handle) => handle.extend(ttl).await,
         };
-        // A keeper is missing where the client was closed, which ended its locks; and where the client's runtime has ended:
+        // A renewal is missing where the client was closed, which ended its locks; and where the client's runtime has ended:
         // then no node can be asked, and the validity is what it was.
         let event = event.unwrap_or_else(|| match self.lost_now() {
             Some(_) => Event::NotExtended(NotExtended::Expired),

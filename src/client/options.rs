@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::{Config, InvalidRequest, Keeping};
+use crate::config::{Config, InvalidRequest, KeepAlive};
 use crate::protocol::acquire::Wait;
 use crate::protocol::lease::Terms;
 use crate::protocol::quorum::Quorum;
@@ -14,7 +14,7 @@ pub(super) struct Options {
     /// Only for a lock that is to be acquired.
     pub(super) wait: Option<Wait>,
     pub(super) fenced: bool,
-    keeping: Keeping,
+    keeping: KeepAlive,
 }
 
 impl Options {
@@ -30,7 +30,7 @@ impl Options {
 
     /// Keeps the lock alive up to this time.
     pub(super) fn keep_at_most(&mut self, longest: Duration) {
-        self.keeping = Keeping { alive: true, longest: Some(longest) };
+        self.keeping = KeepAlive { alive: true, longest: Some(longest) };
     }
 
     /// Does not keep the lock alive. A maximum stays, for work under a lock, which keeps it alive after all.
@@ -39,7 +39,7 @@ impl Options {
     }
 
     /// The terms of the lease, and whether it is kept alive.
-    pub(super) fn terms(&self, config: &Config, quorum: Quorum) -> Result<(Terms, Keeping), InvalidRequest> {
+    pub(super) fn terms(&self, config: &Config, quorum: Quorum) -> Result<(Terms, KeepAlive), InvalidRequest> {
         let keeping = self.keeping.in_force();
         let terms = config.terms(quorum, self.ttl.unwrap_or(config.ttl), keeping)?;
         Ok((terms, keeping))

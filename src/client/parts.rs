@@ -45,7 +45,7 @@ use crate::runtime::shared::Shared;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LockParts {
     key: Vec<u8>,
-    /// With which the key begins: it names the line and the counter as well.
+    /// With which the key begins: it names the queue and the counter as well.
     prefix: Vec<u8>,
     /// 32 upper-case hex digits.
     owner: String,

@@ -96,16 +96,16 @@ impl LockRequest {
         self
     }
 
-    /// Asks once. The error then is the cause itself, without [`AcquireError::WaitOver`] around it.
+    /// Asks once. The error then is the cause itself, without [`AcquireError::TimedOut`] around it.
     ///
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// let free = redlock.lock("report").ttl(Duration::from_secs(3)).no_wait().await.is_ok();
+    /// let free = redlock.lock("report").ttl(Duration::from_secs(3)).without_waiting().await.is_ok();
     /// # Ok(())
     /// # }
     /// ```
-    pub fn no_wait(mut self) -> Self {
+    pub fn without_waiting(mut self) -> Self {
         self.options.wait = Some(Wait::No);
         self
     }
@@ -136,7 +136,7 @@ impl LockRequest {
     }
 
     /// Keeps the lock alive, but not beyond this time, counted from before it was acquired: then it is lost
-    /// ([`Lost::HeldOut`](crate::Lost::HeldOut)) and released. Must be more than the least validity of an acquired lock.
+    /// ([`Lost::MaxHoldReached`](crate::Lost::MaxHoldReached)) and released. Must be more than the least validity of an acquired lock.
     ///
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -199,7 +199,7 @@ impl LockRequest {
 
     async fn acquire(self) -> Result<LockGuard, AcquireError> {
         let request = self.check()?;
-        let Redlock { shared, keeper } = self.redlock;
+        let Redlock { shared, renewal } = self.redlock;
         let span = tracing::debug_span!("acquire", key = %request.key);
         let metered = meter::Acquire::begin(|| shared.clock.now());
         let acquired = acquire::acquire(&shared, &request).instrument(span).await;
@@ -207,7 +207,7 @@ impl LockRequest {
         let lease = acquired.as_ref().map(|(driver, _)| driver.lease()).map_err(AcquireError::label);
         metered.end(lease, || shared.clock.now());
         let (driver, lease) = acquired?;
-        let kept = request.keeping.alive.then_some((&keeper, request.terms.ttl));
+        let kept = request.keeping.alive.then_some((&renewal, request.terms.ttl));
         Ok(LockGuard::new(shared, driver, lease, kept))
     }
 }

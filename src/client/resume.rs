@@ -12,7 +12,7 @@ use crate::client::parts::LockParts;
 use crate::client::report::Report;
 use crate::protocol::fencing::Carry;
 use crate::runtime::resume::{self, NotResumed};
-use crate::runtime::term::Lost;
+use crate::runtime::loss::Lost;
 
 impl LockGuard {
     /// Takes the lock out of its guard without releasing it, for another process to go on with. It is not extended any more
@@ -165,7 +165,7 @@ impl ResumeRequest {
     }
 
     async fn resume(self) -> Result<LockGuard, ResumeError> {
-        let Self { redlock: Redlock { shared, keeper }, parts, options } = self;
+        let Self { redlock: Redlock { shared, renewal }, parts, options } = self;
         let (terms, keeping) = options.terms(&shared.config, shared.quorum)?;
         let (key, owner) = parts.read(&shared.config)?;
         let retention = shared.config.retention();
@@ -184,7 +184,7 @@ impl ResumeRequest {
                 ResumeError::Lost { key: name, report: Report::new(&round, &shared.nodes) }
             }
         })?;
-        Ok(LockGuard::new(shared, driver, lease, keeping.alive.then_some((&keeper, terms.ttl))))
+        Ok(LockGuard::new(shared, driver, lease, keeping.alive.then_some((&renewal, terms.ttl))))
     }
 }
 

@@ -11,7 +11,7 @@
 #[cfg(feature = "runtime")]
 mod address;
 #[cfg(feature = "runtime")]
-mod door;
+mod handle;
 #[cfg(feature = "testing")]
 pub(crate) mod memory;
 #[cfg(feature = "runtime")]
@@ -23,4 +23,4 @@ pub mod store;
 #[cfg(feature = "runtime")]
 pub(crate) use address::Address;
 #[cfg(feature = "runtime")]
-pub(crate) use door::{Call, Desk, Limits, Node, Request, State, node};
+pub(crate) use handle::{Call, Inbox, Limits, Node, Outgoing, State, node};

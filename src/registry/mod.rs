@@ -2,8 +2,8 @@
 //!
 //! | part | what it knows |
 //! | --- | --- |
-//! | [`Census`] | the nodes together: which of them are one server, and what their grants are worth |
-//! | [`Hints`] | which keys were contended of late |
+//! | [`NodeTable`] | the nodes together: which of them are one server, and what their grants are worth |
+//! | [`ContendedKeys`] | which keys were contended of late |
 //! | [`Wakeups`] | who waits, and to whom a wake-up goes |
 //! | [`Debts`] | the way of open outcomes to the task that settles them |
 //! | [`Mailbox`] | where the answers to one caller go |
@@ -11,14 +11,14 @@
 //! Nothing here decides: what there is to decide about waiting is in [`wait_queue`](crate::protocol::wait_queue), and here
 //! stands behind a lock.
 
-mod census;
+mod node_table;
 mod debts;
-mod hints;
+mod contended_keys;
 mod mailbox;
 mod wakeups;
 
-pub(crate) use census::{Adoption, Census, Facts};
+pub(crate) use node_table::{Adoption, NodeTable, Facts};
 pub(crate) use debts::{Debts, Notice};
-pub(crate) use hints::Hints;
+pub(crate) use contended_keys::ContendedKeys;
 pub(crate) use mailbox::{Mailbox, News};
 pub(crate) use wakeups::{Listening, Seat, Wakeups};

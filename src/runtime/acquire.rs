@@ -1,4 +1,4 @@
-//! Carries out what an [`Acquisition`] says: attempts, stays in line, sleeps.
+//! Carries out what an [`Acquisition`] says: attempts, stays in the queue, sleeps.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use rand::random;
 
 use super::attempt::{self, NotAcquired, Request, attempt};
 use super::driver::Driver;
-use super::in_line;
+use super::waiting;
 use crate::node::State;
 use crate::protocol::acquire::{Acquisition, Outlook, Rules, Step};
 use crate::protocol::backoff::Backoff;
@@ -19,32 +19,32 @@ use crate::runtime::shared::{Counted, Shared};
 ///
 /// # Cancellation safety
 ///
-/// Dropping the future undoes what was set and leaves the line: the driver and the waiter do, wherever they stand.
+/// Dropping the future undoes what was set and leaves the queue: the driver and the waiter do, wherever they stand.
 pub(crate) async fn acquire(
     shared: &Arc<Shared>,
     request: &Request,
 ) -> Result<(Driver, Counted), NotAcquired> {
     let started = shared.clock.now();
     let ranks = attempt::ranks(shared, &request.key);
-    let lines = ranks.map(|ranks| attempt::lines(shared, &ranks));
+    let queues = ranks.map(|ranks| attempt::queues(shared, &ranks));
     let (least, most) = shared.config.retry;
     let rules = Rules {
         quorum: shared.quorum,
         wait: request.wait,
         backoff: Backoff::new(least, most),
         queues: ranks.is_some(),
-        contended: shared.hints.contains(&request.key),
+        contended: shared.contended_keys.contains(&request.key),
     };
     let mut acquisition = Acquisition::new(rules, started);
     loop {
         match (acquisition.step(), &ranks) {
-            (Step::Attempt(asking), _) => match attempt(shared, request, lines, asking).await? {
+            (Step::Attempt(asking), _) => match attempt(shared, request, queues, asking).await? {
                 Ok(held) => return Ok(held),
                 Err(failed) => acquisition.handle_failure(failed, random(), shared.clock.now()),
             },
             (Step::Queue { .. }, Some(ranks)) => {
                 // Boxed: thousands may wait, and most acquires never do.
-                let stay = Box::pin(in_line::wait(shared, request, ranks, &mut acquisition));
+                let stay = Box::pin(waiting::wait(shared, request, ranks, &mut acquisition));
                 if let Some(held) = stay.await? {
                     return Ok(*held);
                 }
@@ -72,6 +72,6 @@ fn outlook(shared: &Shared, now: Instant) -> Outlook {
         let state = node.state();
         matches!(*state.borrow(), State::Up | State::Suspect)
     });
-    let standings = connected.map(|(index, _)| shared.census.standing(NodeId::new(index)));
+    let standings = connected.map(|(index, _)| shared.node_table.standing(NodeId::new(index)));
     Outlook::of(shared.quorum, standings, now)
 }

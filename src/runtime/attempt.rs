@@ -7,13 +7,13 @@ use rand::rngs::SysRng;
 use smallvec::SmallVec;
 
 use super::driver::Driver;
-use crate::config::Keeping;
+use crate::config::KeepAlive;
 use crate::node::Node;
 use crate::protocol::acquire::{End, Failed, Wait};
 use crate::protocol::fencing::{Fence, Retention};
 use crate::protocol::lease::{Asking, Event, Failure, Lease, Options, Terms};
 use crate::protocol::message::{Key, Owner};
-use crate::protocol::wait_queue::rank::{self, Lines, Ranks};
+use crate::protocol::wait_queue::rank::{self, QueueNodes, Ranks};
 use crate::protocol::wait_queue::waiter::QueueVote;
 use crate::runtime::shared::{Counted, Shared};
 
@@ -24,7 +24,7 @@ pub(crate) struct Request {
     pub(crate) terms: Terms,
     pub(crate) wait: Wait,
     /// Whether it is kept alive, and for how long at most.
-    pub(crate) keeping: Keeping,
+    pub(crate) keeping: KeepAlive,
     /// Whether a fencing token is asked for, and how long its counters are kept.
     pub(crate) fenced: Option<Retention>,
 }
@@ -42,9 +42,9 @@ pub(crate) enum NotAcquired {
 
 impl Request {
     /// What a lease of this request is given, with its clock about to start.
-    pub(super) fn options(&self, shared: &Shared, lines: Option<Lines>, vote: Option<QueueVote>) -> Options {
+    pub(super) fn options(&self, shared: &Shared, queues: Option<QueueNodes>, vote: Option<QueueVote>) -> Options {
         let fence = |retention| Fence::Advance { candidate: shared.candidate(), retention };
-        Options { longest: self.keeping.longest, lines, vote, fence: self.fenced.map(fence) }
+        Options { longest: self.keeping.longest, queues, vote, fence: self.fenced.map(fence) }
     }
 }
 
@@ -56,7 +56,7 @@ impl Request {
 pub(super) async fn attempt(
     shared: &Arc<Shared>,
     request: &Request,
-    lines: Option<Lines>,
+    queues: Option<QueueNodes>,
     asking: Asking,
 ) -> Result<Result<(Driver, Counted), Failed>, NotAcquired> {
     // Counted before it is asked whether the client closes: so a client that closes sees it, or it sees the closing.
@@ -66,7 +66,7 @@ pub(super) async fn attempt(
     }
     // Made before the clock starts: asking the kernel is no part of the round.
     let owner = new_owner()?;
-    let options = request.options(shared, lines, None);
+    let options = request.options(shared, queues, None);
     let lease =
         Lease::acquire(request.terms, request.key.clone(), owner, asking, options, shared.clock.now());
     let mut driver = Driver::start(lease, shared.clone());
@@ -94,17 +94,17 @@ pub(super) fn failed(shared: &Shared, driver: &Driver, failure: Failure) -> Fail
     Failed { failure, round: driver.lease().round().clone(), at: shared.clock.now() }
 }
 
-/// The nodes that may keep the line for a key, for a client that stands in one.
+/// The nodes that may keep the queue for a key, for a client that stands in one.
 pub(super) fn ranks(shared: &Shared, key: &Key) -> Option<Ranks> {
-    shared.config.in_line.then(|| {
+    shared.config.in_queue.then(|| {
         let names: SmallVec<[_; 8]> = shared.nodes.iter().map(Node::name).collect();
         rank::rank(key.as_bytes(), &names, shared.quorum)
     })
 }
 
 /// What a lease of this client has to know of them.
-pub(super) fn lines(shared: &Shared, ranks: &Ranks) -> Lines {
-    ranks.lines(shared.wakeups.client(), shared.quorum)
+pub(super) fn queues(shared: &Shared, ranks: &Ranks) -> QueueNodes {
+    ranks.queues(shared.wakeups.client(), shared.quorum)
 }
 
 /// 128 bits from the operating system's generator. A generator in this process would be copied by a fork, and two

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 
-use crate::node::Request;
+use crate::node::Outgoing;
 use crate::protocol::message::{CallId, Found, Key, Operation, Reply, Unknown};
 use crate::registry::Mailbox;
 use crate::runtime::shared::Shared;
@@ -20,7 +20,7 @@ pub(crate) async fn inspect(shared: &Shared, key: &Key) -> Vec<Reply> {
     let mut replies: Vec<Option<Reply>> = vec![None; shared.nodes.len()];
     for (node, reply) in shared.nodes.iter().zip(&mut replies) {
         let operation = Operation::Inspect { key: key.clone() };
-        let request = Request { operation, debt: None, mailbox: mailbox.clone(), call: CallId::default() };
+        let request = Outgoing { operation, debt: None, mailbox: mailbox.clone(), call: CallId::default() };
         *reply = node.send(request).err().map(Reply::NotSent);
     }
     let deadline = shared.clock.now().after(timeout);

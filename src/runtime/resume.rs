@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::attempt;
 use super::driver::Driver;
-use crate::config::Keeping;
+use crate::config::KeepAlive;
 use crate::protocol::fencing::{Carry, Fence};
 use crate::protocol::lease::{Event, Failure, Lease, Options, Resumed, Terms};
 use crate::protocol::message::{Key, Owner};
@@ -16,7 +16,7 @@ pub(crate) struct Request {
     pub(crate) key: Key,
     pub(crate) owner: Owner,
     pub(crate) terms: Terms,
-    pub(crate) keeping: Keeping,
+    pub(crate) keeping: KeepAlive,
     /// The fencing token that it has.
     pub(crate) carry: Option<Carry>,
     /// What is known of it; `None` if nobody can tell whether it has been held all the time.
@@ -49,13 +49,13 @@ pub(crate) async fn resume(shared: &Arc<Shared>, request: Request) -> Result<(Dr
     }
     let Request { key, owner, terms, keeping, carry, resumed } = request;
     let resumed = resumed.ok_or(NotResumed::Unknowable)?;
-    let lines = attempt::ranks(shared, &key).map(|ranks| attempt::lines(shared, &ranks));
+    let queues = attempt::ranks(shared, &key).map(|ranks| attempt::queues(shared, &ranks));
     let now = shared.clock.now();
     if now >= resumed.before {
         return Err(NotResumed::Expired);
     }
     let fence = carry.map(Fence::Carry);
-    let options = Options { longest: keeping.longest, lines, fence, ..Options::default() };
+    let options = Options { longest: keeping.longest, queues, fence, ..Options::default() };
     let lease = Lease::resume(terms, key, owner, resumed, options, now);
     let mut driver = Driver::start(lease, shared.clone());
     match driver.event().await {

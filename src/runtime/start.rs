@@ -16,35 +16,35 @@ use crate::node::{self, Address, Limits, Node};
 use crate::protocol::in_doubt::Balance;
 use crate::protocol::message::ClientId;
 use crate::protocol::quorum::{NodeId, Quorum};
-use crate::protocol::restart::RestartGuard;
-use crate::registry::{Census, Debts, Hints, Wakeups};
+use crate::protocol::restart::RestartDelay;
+use crate::registry::{NodeTable, Debts, ContendedKeys, Wakeups};
 use crate::runtime::alarm::Alarm;
 use crate::runtime::janitor;
-use crate::runtime::keeper::{self, Keeper};
-use crate::runtime::pace::Pace;
+use crate::runtime::renewal::{self, Renewal};
+use crate::runtime::worst_round_trip::WorstRoundTrip;
 use crate::runtime::shared::Shared;
 
-/// Starts the tasks of a client: one per node, the janitor, and the keeper.
+/// Starts the tasks of a client: one per node, the janitor, and the renewal.
 pub(crate) fn start(
     nodes: Vec<Address>,
     quorum: Quorum,
     config: Config,
-    guard: Option<RestartGuard>,
+    guard: Option<RestartDelay>,
     clock: Clock,
     client_name: &str,
-) -> (Arc<Shared>, Arc<Keeper>) {
+) -> (Arc<Shared>, Arc<Renewal>) {
     let shutdown = CancellationToken::new();
     let (debts, from_nodes) = Debts::channel();
     let limits = Limits { backlog: BACKLOG };
-    let hints = Arc::new(Hints::default());
+    let contended_keys = Arc::new(ContendedKeys::default());
     let client = ClientId::from_bytes(*Uuid::new_v4().as_bytes());
     let wakeups = Wakeups::new(client, clock.clone(), debts.clone());
-    let census = Census::new(quorum);
+    let node_table = NodeTable::new(quorum);
     let mut doors = Vec::with_capacity(nodes.len());
     for (index, address) in nodes.into_iter().enumerate() {
         let id = NodeId::new(index);
-        let (door, desk) =
-            node::node(id, address.name(), limits, debts.clone(), hints.clone(), census.clone());
+        let (door, inbox) =
+            node::node(id, address.name(), limits, debts.clone(), contended_keys.clone(), node_table.clone());
         doors.push(door);
         let (clock, shutdown) = (clock.clone(), shutdown.clone());
         let reply_timeout = config.reply_timeout(config.ttl);
@@ -58,16 +58,16 @@ pub(crate) fn start(
                     client_name: client_name.to_owned(),
                     prefix: config.prefix.as_slice().into(),
                     wakeups: wakeups.clone(),
-                    in_line: config.in_line,
+                    in_queue: config.in_queue,
                     guard,
-                    census: census.clone(),
+                    node_table: node_table.clone(),
                 };
-                tokio::spawn(redis::serve(desk, settings, clock, shutdown));
+                tokio::spawn(redis::serve(inbox, settings, clock, shutdown));
             }
             #[cfg(feature = "testing")]
             Address::Memory(server) => {
                 let wakeups = wakeups.clone();
-                let serving = memory::serve(desk, server, reply_timeout, guard, wakeups, clock, shutdown);
+                let serving = memory::serve(inbox, server, reply_timeout, guard, wakeups, clock, shutdown);
                 tokio::spawn(serving);
             }
         }
@@ -84,14 +84,14 @@ pub(crate) fn start(
         wakeups.clone(),
     );
     tokio::spawn(tidying);
-    let (keeper, orders) = Keeper::channel();
-    tokio::spawn(keeper::run(nodes.clone(), orders, clock.clone(), shutdown.clone()));
+    let (renewal, orders) = Renewal::channel();
+    tokio::spawn(renewal::run(nodes.clone(), orders, clock.clone(), shutdown.clone()));
     let shared = Shared {
         nodes,
         quorum,
         config,
         guard,
-        guard_is_short: AtomicBool::new(false),
+        restart_delay_is_short: AtomicBool::new(false),
         alarm: Arc::new(Alarm::new(clock.clone())),
         clock,
         closing: CancellationToken::new(),
@@ -100,9 +100,9 @@ pub(crate) fn start(
         debts,
         balance: balance_seen,
         wakeups,
-        hints,
-        census,
-        pace: Pace::default(),
+        contended_keys,
+        node_table,
+        worst_round_trip: WorstRoundTrip::default(),
     };
-    (Arc::new(shared), keeper)
+    (Arc::new(shared), renewal)
 }

@@ -1,4 +1,4 @@
-//! What the switches of `broken.rs` do to waiting in line. Without a switch, every function here hands on what it was
+//! What the switches of `broken.rs` do to waiting in the queue. Without a switch, every function here hands on what it was
 //! given.
 
 use redquorum::protocol::lease::End;
@@ -6,7 +6,7 @@ use redquorum::protocol::message::{Operation, Owner, Reply};
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::wait_queue::signal::Signal;
-use redquorum::protocol::wait_queue::waiter::Setback;
+use redquorum::protocol::wait_queue::waiter::ClaimFailure;
 
 use super::broken::Switch;
 use super::node::Node;
@@ -45,16 +45,16 @@ impl World {
         }
     }
 
-    /// What an acquisition is told of a line that cannot be used.
+    /// What an acquisition is told of a queue that cannot be used.
     pub fn falsify_unable(&self, reply: Reply) -> Reply {
-        if self.broken == Some(Switch::UnreachedIsRefused) { Reply::LineFull } else { reply }
+        if self.broken == Some(Switch::UnreachedIsRefused) { Reply::QueueFull } else { reply }
     }
 
     /// What a waiter is told of its failed claim.
-    pub fn falsify_setback(&self, setback: &mut Setback) {
+    pub fn falsify_setback(&self, claim_failure: &mut ClaimFailure) {
         match self.broken {
-            Some(Switch::HeadGivesUpItsVote) => setback.best = false,
-            Some(Switch::HeadsNeverGiveWay) => setback.holder = true,
+            Some(Switch::HeadGivesUpItsVote) => claim_failure.best = false,
+            Some(Switch::HeadsNeverGiveWay) => claim_failure.holder = true,
             _ => {}
         }
     }
@@ -99,7 +99,7 @@ impl World {
     }
 }
 
-/// What a node does to its line instead while a switch is on; `None` where it does the usual.
+/// What a node does to its queue instead while a switch is on; `None` where it does the usual.
 pub fn keep_line_falsely(
     switch: Option<Switch>,
     node: &mut Node,

@@ -9,7 +9,7 @@ use redquorum::protocol::lease::{
 };
 use redquorum::protocol::message::{HolderValue, Owner};
 use redquorum::protocol::quorum::NodeSet;
-use redquorum::protocol::renewal::Keep;
+use redquorum::protocol::renewal::Schedule;
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::validity::Ttl;
 
@@ -20,7 +20,7 @@ use super::counters::Seen;
 use super::laws::{self, Law};
 use super::line_laws;
 use super::trace::note;
-use super::waiter::InLine;
+use super::waiter::Queued;
 use super::witness::{OwnerWitness, RoundKind};
 use super::world::{Event, World};
 
@@ -30,7 +30,7 @@ pub enum State {
     Thinking,
     Acquiring(usize),
     /// In line, or claiming from there.
-    InLine(usize),
+    Queued(usize),
     /// Between two attempts.
     Waiting,
     Holding(usize),
@@ -48,18 +48,18 @@ pub struct Task {
     /// What it does to get the lock, until it has it.
     acquisition: Option<Acquisition>,
     extensions_left: u64,
-    /// Extends in good time, again and again: by the schedule of the keeper.
-    keep: Option<Keep>,
+    /// Extends in good time, again and again: by the schedule of the renewal task.
+    keep: Option<Schedule>,
     /// Whether its acquire waits, and until when on its client's clock: beside the acquisition's own books.
     pub waits: bool,
     pub deadline: Instant,
     /// How often its acquire asked all nodes.
     pub asked: u64,
-    /// A line was refused to its acquire.
+    /// A queue was refused to its acquire.
     pub refused: bool,
     /// A quorum of nodes told its acquire that no token is left.
     pub spent: bool,
-    /// A quorum of nodes refused its last attempt, so that it has to stand in line next.
+    /// A quorum of nodes refused its last attempt, so that it has to wait in the queue next.
     pub must_queue: bool,
     /// One of its claims needed a second round for its token.
     pub raises: bool,
@@ -125,7 +125,7 @@ impl World {
                 self.counters.add(Seen::AbandonedMidRound);
                 self.walk_away(tenure);
             }
-            State::InLine(waiter) => self.walk_out_of_line(task, waiter),
+            State::Queued(waiter) => self.walk_out_of_line(task, waiter),
             State::Holding(tenure) => self.act_as_holder(task, tenure),
             State::Releasing(tenure) => {
                 self.counters.add(Seen::ReleaseAbandoned);
@@ -151,8 +151,8 @@ impl World {
     fn set_out(&mut self, task: usize) {
         let key = self.draw.below(self.keys.len() as u64) as usize;
         let client = self.tasks[task].client;
-        let queues = self.clients[client].in_line;
-        // One of a client in line that does not wait is a newcomer that tries once beside it.
+        let queues = self.clients[client].in_queue;
+        // One of a client in the queue that does not wait is a newcomer that tries once beside it.
         let waits = self.healed || self.draw.chance(if queues { self.plan.waits } else { 700 });
         let limited = waits && !self.healed && !self.broken.is_some_and(Switch::is_about_moving);
         let limit = Duration::from_nanos(self.draw.spread(MILLI, self.plan.wait));
@@ -169,7 +169,7 @@ impl World {
             wait: if waits && self.broken == Some(Switch::WaitsOn) { Wait::Unlimited } else { wait },
             backoff: Backoff::new(least, self.plan.backoff),
             queues,
-            contended: self.clients[client].hints.contains(&self.keys[key]),
+            contended: self.clients[client].contended_keys.contains(&self.keys[key]),
         };
         let acquisition = Acquisition::new(rules, now);
         if matches!(acquisition.step(), Step::Queue { .. }) {
@@ -214,7 +214,7 @@ impl World {
         self.wake_after(task, at + late - self.now);
     }
 
-    /// What the restart guard means for an acquire, by what its client knows of the nodes.
+    /// What the restart delay means for an acquire, by what its client knows of the nodes.
     fn look_at_guards(&mut self, task: usize) {
         let client = self.tasks[task].client;
         let now = self.client_now(client);
@@ -236,8 +236,8 @@ impl World {
         note!(self, "task {task} gives up after {:?}: {:?}", end.waited, end.last.failure);
         let is_final = end.waited.is_none() && end.last.is_final();
         self.counters.add(match end.waited {
-            Some(_) => Seen::WaitOver,
-            None if is_final => Seen::TokensSpent,
+            Some(_) => Seen::TimedOut,
+            None if is_final => Seen::TokensExhausted,
             None if self.tasks[task].waits => Seen::GuardOutlastsWait,
             None => Seen::AskedOnceInVain,
         });
@@ -250,7 +250,7 @@ impl World {
         self.think(task);
     }
 
-    /// All nodes are about to be asked, by an attempt or by a claim from the line.
+    /// All nodes are about to be asked, by an attempt or by a claim from the queue.
     pub fn see_attempt(&mut self, task: usize) {
         self.demand(Law::AsksNoMore, laws::asks_no_more(&self.tasks[task]));
         self.demand(Law::ContentionQueues, laws::contention_queues(&self.tasks[task]));
@@ -262,7 +262,7 @@ impl World {
         let (round, needed) = (&self.tenures[tenure].round, self.plan.quorum.needed());
         let (held, spent) = (round.held.len() >= needed, round.spent.len() >= needed);
         let (counted, beside) = (round.uncounted.is_empty(), self.tenures[tenure].waiter.is_none());
-        let queues = self.clients[self.tasks[task].client].in_line;
+        let queues = self.clients[self.tasks[task].client].in_queue;
         let now = self.client_now(self.tasks[task].client);
         let actor = &mut self.tasks[task];
         actor.spent |= spent && counted;
@@ -296,7 +296,7 @@ impl World {
         let subject = self.owners[owner].owner;
         let now = self.client_now(client);
         let fence = self.draw_fence(client);
-        let options = Options { lines: self.lines(client, key), fence, ..Options::default() };
+        let options = Options { queues: self.queues(client, key), fence, ..Options::default() };
         let lease = Lease::acquire(terms, self.keys[key].clone(), subject, asking, options, now);
         let tenure = self.tenures.len();
         self.tenures.push(Tenure::new(lease, client, task, owner, ttl.as_millis(), self.now));
@@ -395,7 +395,7 @@ impl World {
         let random = self.random();
         let lease = &self.tenures[tenure].lease;
         let ttl = lease.longest();
-        self.tasks[task].keep = keeps.then(|| Keep::new(ttl, lease.round().started(), random));
+        self.tasks[task].keep = keeps.then(|| Schedule::new(ttl, lease.round().started(), random));
         self.tasks[task].extensions_left = extensions;
         let hold = self.hold_time(task, tenure);
         self.wake_after(task, hold);
@@ -502,7 +502,7 @@ impl World {
             Failure::Contended if majority.is_none() => Seen::SplitVote,
             Failure::Contended => Seen::Contended,
             Failure::Unavailable => Seen::Unavailable,
-            Failure::Guarded { .. } => Seen::FailedByGuard,
+            Failure::TooYoung { .. } => Seen::FailedByRestartDelay,
             Failure::Exhausted { .. } => Seen::Exhausted,
         });
         self.tenures[tenure].dropped = self.draw.chance(300);
@@ -513,11 +513,11 @@ impl World {
         self.advance(task);
     }
 
-    /// Stands in line, for as long as the acquisition says.
+    /// Waits in the queue, for as long as the acquisition says.
     fn enter_line(&mut self, task: usize) {
         self.tasks[task].must_queue = false;
         let waiter = self.stand_in_line(task);
-        self.tasks[task].state = State::InLine(waiter);
+        self.tasks[task].state = State::Queued(waiter);
         if !self.healed && self.draw.chance(self.plan.impatience) {
             let patience = self.draw.spread(self.plan.latency / 4, 1_500 * MILLI);
             self.wake_after(task, patience);
@@ -527,7 +527,7 @@ impl World {
         self.drive(waiter);
     }
 
-    /// The future of an acquire is dropped while it stands in line, or claims from there.
+    /// The future of an acquire is dropped while it waits in the queue, or claims from there.
     fn walk_out_of_line(&mut self, task: usize, waiter: usize) {
         note!(self, "task {task} drops w{waiter}");
         let voted = self.has_vote(waiter);
@@ -549,7 +549,7 @@ impl World {
     /// A waiter may be dropped just when it is given the vote.
     pub fn strike_at_hand_over(&mut self, owner: usize) {
         let Some(waiter) = self.owners[owner].waiter else { return };
-        let InLine { task, over, .. } = self.waiters[waiter];
+        let Queued { task, over, .. } = self.waiters[waiter];
         if !self.healed && !over && self.draw.chance(self.plan.bad_timing) {
             let soon = self.draw.below(8 * self.plan.latency);
             self.wake_after(task, soon);

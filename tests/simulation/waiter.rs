@@ -1,4 +1,4 @@
-//! Waiting in line: drives the real `Waiter` by its contract.
+//! Waiting in the queue: drives the real `Waiter` by its contract.
 //!
 //! Decides nothing: it hands the nodes what the waiter wants sent, and the waiter the owners it wants; it claims when told
 //! to, and feeds back how that went. How long it stays is the acquisition's to say (`task.rs`), and what the others of its
@@ -10,9 +10,9 @@ use redquorum::protocol::message::{HolderValue, Operation, Place, Reply, Unknown
 use redquorum::protocol::quorum::NodeSet;
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::wait_queue::group::Stand;
-use redquorum::protocol::wait_queue::rank::{self, Lines, NodeName, Ranks};
+use redquorum::protocol::wait_queue::rank::{self, NodeName, QueueNodes, Ranks};
 use redquorum::protocol::wait_queue::signal::Signals;
-use redquorum::protocol::wait_queue::waiter::{Event as WaiterEvent, Habits, QueueVote, Waiter};
+use redquorum::protocol::wait_queue::waiter::{Event as WaiterEvent, QueueVote, Waiter, WaiterSettings};
 
 use super::broken::Switch;
 use super::client::Tenure;
@@ -26,12 +26,12 @@ use super::world::{Event, World};
 
 /// One waiter, and what carries it.
 #[derive(Debug)]
-pub struct InLine {
+pub struct Queued {
     pub waiter: Waiter,
     pub client: usize,
     pub task: usize,
     pub key: usize,
-    lines: Lines,
+    queues: QueueNodes,
     /// The present owner, and all it ever had.
     pub owner: Option<usize>,
     pub owners: Vec<usize>,
@@ -56,25 +56,25 @@ pub struct InLine {
 }
 
 impl World {
-    /// The nodes that may keep the line for a key, as a client knows them.
+    /// The nodes that may keep the queue for a key, as a client knows them.
     fn ranks(&self, client: usize, key: usize) -> Ranks {
         let name = |node: usize| self.links[self.link_of(client, node)].name;
         let names: Vec<Option<NodeName>> = (0..self.nodes.len()).map(name).collect();
         rank::rank(self.keys[key].as_bytes(), &names, self.plan.quorum)
     }
 
-    /// What a lease of this client has to know of the lines for a key; nothing where it does not wait in one.
-    pub fn lines(&self, client: usize, key: usize) -> Option<Lines> {
+    /// What a lease of this client has to know of the queues for a key; nothing where it does not wait in one.
+    pub fn queues(&self, client: usize, key: usize) -> Option<QueueNodes> {
         let id = self.clients[client].id;
-        self.clients[client].in_line.then(|| self.ranks(client, key).lines(id, self.plan.quorum))
+        self.clients[client].in_queue.then(|| self.ranks(client, key).queues(id, self.plan.quorum))
     }
 
-    /// A task stands in line.
+    /// A task waits in the queue.
     pub fn stand_in_line(&mut self, task: usize) -> usize {
         let (client, key) = (self.tasks[task].client, self.tasks[task].key);
         let (ranks, terms) = (self.ranks(client, key), self.plan.terms(self.tasks[task].ttl));
         let id = self.clients[client].id;
-        let habits = Habits {
+        let habits = WaiterSettings {
             client: id,
             hand_over: rank::hand_over(self.clients[client].pace, terms.ttl),
             reply_timeout: terms.reply_timeout,
@@ -82,14 +82,14 @@ impl World {
         };
         let waiter = Waiter::new(self.keys[key].clone(), ranks, habits, self.draw.next());
         let number = self.waiters.len();
-        note!(self, "c{client} task {task} waits in line for {} as w{number}", self.keys[key]);
+        note!(self, "c{client} task {task} waits in the queue for {} as w{number}", self.keys[key]);
         self.counters.add(Seen::StoodInLine);
-        self.waiters.push(InLine {
+        self.waiters.push(Queued {
             waiter,
             client,
             task,
             key,
-            lines: ranks.lines(id, self.plan.quorum),
+            queues: ranks.queues(id, self.plan.quorum),
             owner: None,
             owners: Vec::new(),
             generation: 0,
@@ -137,7 +137,7 @@ impl World {
     fn settle_waiter(&mut self, number: usize) {
         self.pump_waiter(number);
         while self.waiters[number].waiter.wants_owner() {
-            let InLine { client, key, task, owner: earlier, .. } = self.waiters[number];
+            let Queued { client, key, task, owner: earlier, .. } = self.waiters[number];
             let owner = match (self.broken, earlier) {
                 (Some(Switch::HeadKeepsItsOwner), Some(earlier)) => earlier,
                 _ => self.new_owner(client, key, Some(number)),
@@ -149,7 +149,7 @@ impl World {
                 self.listen_no_more(client, earlier);
             }
             self.clients[client].groups.listen(subject);
-            self.clients[client].hints.note(&self.keys[key], node);
+            self.clients[client].contended_keys.note(&self.keys[key], node);
             let (deaf, now) = (self.is_deaf(client, node.index()), self.client_now(client));
             if self.waiters[number].stands != node.index() {
                 (self.waiters[number].place, self.waiters[number].since) = (None, now);
@@ -175,7 +175,7 @@ impl World {
 
     fn pump_waiter(&mut self, number: usize) {
         while let Some(mut send) = self.waiters[number].waiter.poll_send() {
-            let InLine { client, generation, .. } = self.waiters[number];
+            let Queued { client, generation, .. } = self.waiters[number];
             let Some(owner) = send.operation.owner().and_then(|owner| self.owner_number(owner)) else {
                 continue;
             };
@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    /// The waiter has a place: among those in line, and among those of its client.
+    /// The waiter has a place: among those in the queue, and among those of its client.
     fn stand(&mut self, number: usize, place: Place, dropped: bool) {
         let (client, task, node) = {
             let waiter = &self.waiters[number];
@@ -284,7 +284,7 @@ impl World {
         }
     }
 
-    /// Until when the acquisition of a task stays in line.
+    /// Until when the acquisition of a task stays in the queue.
     fn wait_until(&self, task: usize) -> Instant {
         match self.tasks[task].step() {
             Some(Step::Queue { until }) => until,
@@ -307,7 +307,7 @@ impl World {
         }
     }
 
-    /// Whether the acquisition still stands in line; else the waiter leaves, and what comes next begins.
+    /// Whether the acquisition still waits in the queue; else the waiter leaves, and what comes next begins.
     fn stays(&mut self, number: usize) -> bool {
         let task = self.waiters[number].task;
         if matches!(self.tasks[task].step(), Some(Step::Queue { .. })) {
@@ -323,14 +323,14 @@ impl World {
 
     /// Claims all nodes under the waiter's owner.
     fn claim(&mut self, number: usize, vote: QueueVote) {
-        let InLine { client, task, key, lines, owner, .. } = self.waiters[number];
+        let Queued { client, task, key, queues, owner, .. } = self.waiters[number];
         let Some(owner) = owner else { return };
         self.leave_group(number, None);
         self.see_attempt(task);
         let (subject, ttl) = (self.owners[owner].owner, self.tasks[task].ttl);
         let now = self.client_now(client);
         let fence = self.draw_fence(client);
-        let options = Options { lines: Some(lines), vote: Some(vote), fence, ..Options::default() };
+        let options = Options { queues: Some(queues), vote: Some(vote), fence, ..Options::default() };
         let terms = self.plan.terms(ttl);
         let lease = Lease::acquire(terms, self.keys[key].clone(), subject, Asking::Claim, options, now);
         let tenure = self.tenures.len();
@@ -352,24 +352,24 @@ impl World {
         self.grant_in_line(number);
     }
 
-    /// The claim failed: the vote is kept, where this is the line that counts.
+    /// The claim failed: the vote is kept, where this is the queue that counts.
     pub fn claim_failed(&mut self, number: usize, tenure: usize, failure: Failure) {
         let round = self.tenures[tenure].lease.round().clone();
-        let mut setback = self.waiters[number].waiter.setback(&round);
-        self.falsify_setback(&mut setback);
-        note!(self, "w{number}: {failure:?}, {setback:?}");
+        let mut claim_failure = self.waiters[number].waiter.claim_failure(&round);
+        self.falsify_setback(&mut claim_failure);
+        note!(self, "w{number}: {failure:?}, {claim_failure:?}");
         let doubt = self.tenures[tenure].lease.surrender().unwrap_or_default();
         self.tenures[tenure].dropped = true;
-        let InLine { client, task, .. } = self.waiters[number];
+        let Queued { client, task, .. } = self.waiters[number];
         self.listen_no_more(client, self.tenures[tenure].owner);
         let now = self.client_now(client);
         self.waiters[number].claim = None;
         let waiter = &mut self.waiters[number].waiter;
-        waiter.claim_failed(doubt, setback, now);
+        waiter.claim_failed(doubt, claim_failure, now);
         let kept = waiter.wants_owner();
         self.counters.add(match kept {
             true => Seen::VoteKept,
-            false if setback.best => Seen::GaveWay,
+            false if claim_failure.best => Seen::GaveWay,
             false => Seen::VoteGivenBack,
         });
         self.see_failure(task, tenure);
@@ -381,7 +381,7 @@ impl World {
         }
     }
 
-    /// Leaves the line, wherever the waiter stands. A claim under way is its lease's to undo.
+    /// Leaves the queue, wherever the waiter stands. A claim under way is its lease's to undo.
     pub fn leave_line(&mut self, number: usize) {
         self.waiters[number].waiter.give_up();
         self.pump_waiter(number);
@@ -389,7 +389,7 @@ impl World {
         let waiter = &mut self.waiters[number];
         waiter.over = true;
         let claimed = waiter.claim.take().is_some();
-        let InLine { client, owner, .. } = self.waiters[number];
+        let Queued { client, owner, .. } = self.waiters[number];
         if let (Some(owner), false) = (owner, claimed) {
             self.listen_no_more(client, owner);
         }

@@ -22,7 +22,7 @@ pub struct Publication {
     pub key: usize,
 }
 
-/// A client as the lines know it.
+/// A client as the queues know it.
 pub fn client_id(client: usize) -> ClientId {
     let mut bytes = [0xc1; 16];
     bytes[0] = client as u8;
@@ -151,7 +151,7 @@ impl World {
     /// What the answer to a release tells of those who wait.
     pub fn note_line(&mut self, client: usize, node: usize, call: usize, reply: &Reply) {
         if let Operation::HandOver { key, .. } = &self.calls[call].operation {
-            self.clients[client].hints.released(key, NodeId::new(node), reply);
+            self.clients[client].contended_keys.released(key, NodeId::new(node), reply);
         }
     }
 

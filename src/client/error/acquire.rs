@@ -23,7 +23,7 @@ use crate::runtime::attempt::{NotAcquired, Request};
 ///     Ok(guard) => guard.release().await?,
 ///     Err(AcquireError::Held { report, .. }) => println!("held by {:?}", report.holder()),
 ///     Err(AcquireError::NoQuorum { report, .. }) => println!("an outage: {report}"),
-///     Err(AcquireError::Guarded { remaining, .. }) => println!("nodes were restarted, wait {remaining:?}"),
+///     Err(AcquireError::NodesTooYoung { remaining, .. }) => println!("nodes were restarted, wait {remaining:?}"),
 ///     Err(error) => return Err(error.into()),
 /// }
 /// # Ok(())
@@ -50,8 +50,8 @@ pub enum AcquireError {
     },
     /// Enough nodes granted, or still may, but some of them may have forgotten a lock that is still held, after a restart
     /// for instance, and do not count yet. Wait for them, or look why they lost their memory.
-    #[error("lock \"{key}\" not acquired, {}: {report}", guarded_for(.remaining))]
-    Guarded {
+    #[error("lock \"{key}\" not acquired, {}: {report}", too_young_for(.remaining))]
+    NodesTooYoung {
         /// The key on the servers.
         key: String,
         /// How much longer so many of them do not count that there is no quorum without; `None` where that is not known.
@@ -64,7 +64,7 @@ pub enum AcquireError {
         "lock \"{key}\" came too late: {remaining:?} of validity left, {needed:?} needed. Use a longer TTL or nearer \
          nodes: {report}"
     )]
-    ValidityExhausted {
+    TooSlow {
         /// The key on the servers.
         key: String,
         /// What was left of the validity.
@@ -77,7 +77,7 @@ pub enum AcquireError {
     /// No fencing token can follow on so many nodes that no quorum is left: the key's counter is close to 2^53, or what
     /// stands in its place is none. Nobody waits for that to change; without `fenced`, the lock can be had.
     #[error("no fencing token is left for lock \"{key}\": {report}")]
-    TokensSpent {
+    TokensExhausted {
         /// The key on the servers.
         key: String,
         /// What each node answered.
@@ -85,7 +85,7 @@ pub enum AcquireError {
     },
     /// The wait is over; what stood in the way at the last attempt.
     #[error("waited {waited:.1?} in vain: {last}")]
-    WaitOver {
+    TimedOut {
         /// How long was waited.
         waited: Duration,
         /// Why the last attempt failed.
@@ -102,10 +102,10 @@ pub enum AcquireError {
     NoRandomness(String),
 }
 
-fn guarded_for(remaining: &Option<Duration>) -> String {
+fn too_young_for(remaining: &Option<Duration>) -> String {
     match remaining {
-        Some(remaining) => format!("guarded until {remaining:.1?} from now"),
-        None => "guarded until a node can be marked".to_owned(),
+        Some(remaining) => format!("too young until {remaining:.1?} from now"),
+        None => "too young until a node can be marked".to_owned(),
     }
 }
 
@@ -126,7 +126,7 @@ impl AcquireError {
     pub fn is_contention(&self) -> bool {
         match self {
             Self::Held { .. } => true,
-            Self::WaitOver { last, .. } => last.is_contention(),
+            Self::TimedOut { last, .. } => last.is_contention(),
             _ => false,
         }
     }
@@ -163,10 +163,10 @@ impl AcquireError {
         match self {
             Self::Held { report, .. }
             | Self::NoQuorum { report, .. }
-            | Self::Guarded { report, .. }
-            | Self::TokensSpent { report, .. }
-            | Self::ValidityExhausted { report, .. } => Some(report),
-            Self::WaitOver { last, .. } => last.report(),
+            | Self::NodesTooYoung { report, .. }
+            | Self::TokensExhausted { report, .. }
+            | Self::TooSlow { report, .. } => Some(report),
+            Self::TimedOut { last, .. } => last.report(),
             Self::Closed | Self::Invalid(_) | Self::NoRandomness(_) => None,
         }
     }
@@ -187,7 +187,7 @@ impl AcquireError {
             (error, ..) => error,
         };
         match waited {
-            Some(waited) => Self::WaitOver { waited, last: Box::new(last) },
+            Some(waited) => Self::TimedOut { waited, last: Box::new(last) },
             None => last,
         }
     }
@@ -196,14 +196,14 @@ impl AcquireError {
         let (key, report) = (request.key.to_string(), Report::new(&failed.round, nodes));
         match failed.failure {
             Failure::Contended => Self::Held { key, report },
-            Failure::Unavailable if failed.is_final() => Self::TokensSpent { key, report },
+            Failure::Unavailable if failed.is_final() => Self::TokensExhausted { key, report },
             Failure::Unavailable => Self::NoQuorum { key, report },
-            Failure::Guarded { until } => {
+            Failure::NodesTooYoung { until } => {
                 let remaining = (until != Instant::FAR_FUTURE).then(|| until.since(failed.at));
-                Self::Guarded { key, remaining, report }
+                Self::NodesTooYoung { key, remaining, report }
             }
             Failure::Exhausted { remaining } => {
-                Self::ValidityExhausted { key, remaining, needed: request.terms.min_validity, report }
+                Self::TooSlow { key, remaining, needed: request.terms.min_validity, report }
             }
         }
     }
@@ -213,10 +213,10 @@ impl AcquireError {
         match self {
             Self::Held { .. } => "contended",
             Self::NoQuorum { .. } => "no_quorum",
-            Self::Guarded { .. } => "guarded",
-            Self::ValidityExhausted { .. } => "too_late",
-            Self::TokensSpent { .. } => "tokens_spent",
-            Self::WaitOver { last, .. } => last.label(),
+            Self::NodesTooYoung { .. } => "too_young",
+            Self::TooSlow { .. } => "too_late",
+            Self::TokensExhausted { .. } => "tokens_exhausted",
+            Self::TimedOut { last, .. } => last.label(),
             Self::Closed => "closed",
             Self::NoRandomness(_) => "no_randomness",
             // Refused before it is counted.

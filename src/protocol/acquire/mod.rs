@@ -1,7 +1,7 @@
 //! One acquisition: attempt after attempt, or a stay in the wait queue, until the lock is held or there is no use in going
 //! on.
 //!
-//! Knows in which form to ask, when to stand in the queue, how long to pause, what the restart guard of the nodes means for
+//! Knows in which form to ask, when to stand in the queue, how long to pause, what the restart delay of the nodes means for
 //! the wait, and which failure is told at the end. It knows no node, no owner, no connection and no clock: time and random
 //! numbers are arguments. Each attempt is a [`Lease`](crate::protocol::lease) of its own, and each stay a
 //! [`Waiter`](crate::protocol::wait_queue::waiter).
@@ -12,7 +12,7 @@ mod tests;
 
 use std::time::Duration;
 
-use crate::protocol::backoff::{Backoff, Cause};
+use crate::protocol::backoff::{Backoff, RetryReason};
 use crate::protocol::lease::{Asking, Failure};
 use crate::protocol::message::{Holder, Reply, Unknown};
 use crate::protocol::quorum::{NodeId, Quorum};
@@ -24,8 +24,8 @@ pub use outlook::Outlook;
 /// A pause is never so short that other tasks of the same thread get no turn.
 const LEAST_PAUSE: Duration = Duration::from_millis(1);
 
-/// While too many nodes are guarded, they are looked at again after this: a node that comes back, or is promoted, may change
-/// the outlook before the guard ends.
+/// While too many nodes are too young, they are looked at again after this: a node that comes back, or is promoted, may change
+/// the outlook before the delay ends.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// How long an acquisition may wait for the lock.
@@ -103,11 +103,11 @@ enum State {
     Pausing {
         until: Instant,
     },
-    /// The last attempt failed by the restart guard. `again` after a first look.
+    /// The last attempt failed by the restart delay. `again` after a first look.
     Looking {
         again: bool,
     },
-    Guarded {
+    TooYoung {
         until: Instant,
     },
     Over {
@@ -143,13 +143,13 @@ impl Failed {
     }
 
     /// What the next pause depends on.
-    fn cause(&self) -> Cause {
+    fn cause(&self) -> RetryReason {
         match self.failure {
             Failure::Contended if self.round.majority_holder().is_some() => {
-                Cause::Held(self.round.shortest_remaining())
+                RetryReason::Held(self.round.shortest_remaining())
             }
-            Failure::Contended => Cause::Split,
-            Failure::Unavailable | Failure::Guarded { .. } | Failure::Exhausted { .. } => Cause::Unavailable,
+            Failure::Contended => RetryReason::Split,
+            Failure::Unavailable | Failure::TooYoung { .. } | Failure::Exhausted { .. } => RetryReason::Unavailable,
         }
     }
 }
@@ -183,7 +183,7 @@ impl Acquisition {
         match self.state {
             State::Attempting => Step::Attempt(self.asking),
             State::Queueing => Step::Queue { until: self.deadline },
-            State::Pausing { until } | State::Guarded { until } => Step::Sleep(until),
+            State::Pausing { until } | State::TooYoung { until } => Step::Sleep(until),
             State::Looking { .. } => Step::Look,
             State::Over { .. } => Step::Fail,
         }
@@ -260,14 +260,14 @@ impl Acquisition {
             Outlook::Surely(until) => until,
             Outlook::Perhaps => Instant::FAR_FUTURE,
         };
-        self.state = State::Guarded { until: until.min(self.deadline).min(now.after(LOOK_AGAIN)) };
+        self.state = State::TooYoung { until: until.min(self.deadline).min(now.after(LOOK_AGAIN)) };
     }
 
     /// The moment of [`Step::Sleep`] has come, or that of [`Step::Queue`].
     pub fn handle_timeout(&mut self, now: Instant) {
         match self.state {
             State::Pausing { until } if now >= until => self.state = State::Attempting,
-            State::Guarded { until } if now >= until => self.state = State::Looking { again: true },
+            State::TooYoung { until } if now >= until => self.state = State::Looking { again: true },
             State::Queueing if now >= self.deadline => self.wait_is_over(now),
             _ => {}
         }
@@ -292,14 +292,14 @@ impl Acquisition {
     /// After a failure that a stay in the queue does not help, or without a queue.
     fn step_back(&mut self, random: u64, now: Instant) {
         match self.last.as_ref().map(|last| last.failure) {
-            Some(Failure::Guarded { .. }) => self.state = State::Looking { again: false },
+            Some(Failure::TooYoung { .. }) => self.state = State::Looking { again: false },
             _ => self.pause(random, now),
         }
     }
 
     /// Pauses. The last pause ends with the wait, and the last attempt follows it at once.
     fn pause(&mut self, random: u64, now: Instant) {
-        let cause = self.last.as_ref().map_or(Cause::Held(None), |last| last.cause());
+        let cause = self.last.as_ref().map_or(RetryReason::Held(None), |last| last.cause());
         let pause = self.backoff.next(cause, random).max(LEAST_PAUSE);
         self.state = State::Pausing { until: now.after(pause).min(self.deadline) };
         // Only a script tells how long the holder's key will live, which is what the pauses of those who do not queue go by.

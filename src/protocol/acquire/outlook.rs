@@ -7,7 +7,7 @@ use crate::protocol::time::Instant;
 /// When a quorum of nodes counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outlook {
-    /// Now, as far as the restart guard is concerned; or too few nodes are connected to tell, which asking shows best.
+    /// Now, as far as the restart delay is concerned; or too few nodes are connected to tell, which asking shows best.
     Open,
     /// At this moment: all nodes are connected, and time is all that is missing.
     Surely(Instant),

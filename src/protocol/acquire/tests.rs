@@ -62,13 +62,13 @@ fn unavailable() -> Failed {
     failed(Failure::Unavailable, &[Reply::NotSent(NotSent::Suspect), Reply::NotSent(NotSent::Suspect)])
 }
 
-fn guarded() -> Failed {
-    let vote = || Reply::Uncounted(Uncounted::Guarded { until: at(3_000) });
-    failed(Failure::Guarded { until: at(3_000) }, &[vote(), vote()])
+fn young() -> Failed {
+    let vote = || Reply::Uncounted(Uncounted::TooYoung { until: at(3_000) });
+    failed(Failure::TooYoung { until: at(3_000) }, &[vote(), vote()])
 }
 
 fn spent() -> Failed {
-    failed(Failure::Unavailable, &[Reply::CounterSpent, Reply::CounterSpent])
+    failed(Failure::Unavailable, &[Reply::CounterExhausted, Reply::CounterExhausted])
 }
 
 fn lost() -> Reply {
@@ -229,7 +229,7 @@ fn spent_tokens_are_final() {
 #[test]
 fn a_failed_claim_stays_in_the_queue() {
     let mut acquisition = queueing();
-    for failure in [contended(), unavailable(), guarded()] {
+    for failure in [contended(), unavailable(), young()] {
         acquisition.handle_claim_failed(failure, at(2_000));
         assert_eq!(acquisition.step(), QUEUE);
     }
@@ -245,7 +245,7 @@ fn a_refused_queue_is_not_tried_again() {
         (Reply::Unknown(Unknown::ConnectionLost("gone".into())), true),
         (Reply::Unknown(Unknown::Error("in the script".into())), false),
         (Reply::Refused("NOPERM".into()), false),
-        (Reply::LineFull, false),
+        (Reply::QueueFull, false),
     ] {
         let mut acquisition = queueing();
         acquisition.handle_unable(&reply, 0, at(2_000));
@@ -303,22 +303,22 @@ fn a_queue_that_was_left_tells_nothing() {
     assert_eq!(acquisition.into_end().holder, None);
 }
 
-/// One that failed by the restart guard and is about to look at the nodes.
+/// One that failed by the restart delay and is about to look at the nodes.
 fn looking() -> Acquisition {
     let mut acquisition = begun(rules());
-    acquisition.handle_failure(guarded(), 0, at(1_002));
+    acquisition.handle_failure(young(), 0, at(1_002));
     assert_eq!(acquisition.step(), Step::Look);
     acquisition
 }
 
-/// A wait that ends before the guard does fails at once, told by the guard; one that ends with it does not.
+/// A wait that ends before the delay does fails at once, told by the delay; one that ends with it does not.
 #[test]
 fn a_guard_that_outlasts_the_wait_fails_at_once() {
     let mut acquisition = looking();
     acquisition.handle_outlook(Outlook::Surely(at(6_001)), 0, at(1_002));
     assert_eq!(acquisition.step(), Step::Fail);
     let end = acquisition.into_end();
-    assert_eq!((end.waited, end.last.failure), (None, Failure::Guarded { until: at(3_000) }));
+    assert_eq!((end.waited, end.last.failure), (None, Failure::TooYoung { until: at(3_000) }));
 
     let mut acquisition = looking();
     acquisition.handle_outlook(Outlook::Surely(at(6_000)), 0, at(1_002));
@@ -346,7 +346,7 @@ fn guarded_nodes_are_looked_at_again_and_again() {
     assert_eq!(acquisition.step(), SET);
 }
 
-/// The wait ends while nodes are guarded: with a last attempt.
+/// The wait ends while nodes are too young: with a last attempt.
 #[test]
 fn a_guarded_wait_ends_with_an_attempt() {
     let mut acquisition = looking();
@@ -370,7 +370,7 @@ fn an_open_outlook_is_paused_for() {
 fn events_of_other_steps_change_nothing() {
     let mut acquisition = begun(rules());
     acquisition.handle_claim_failed(spent(), at(9_000));
-    acquisition.handle_unable(&Reply::LineFull, 0, at(9_000));
+    acquisition.handle_unable(&Reply::QueueFull, 0, at(9_000));
     acquisition.handle_outlook(Outlook::Surely(at(9_000)), 0, at(9_000));
     acquisition.handle_timeout(at(9_000));
     assert_eq!(acquisition.step(), SET);

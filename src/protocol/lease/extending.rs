@@ -1,6 +1,6 @@
 //! Extending a held lease, taking one over from another process, healing, and loss: rule 7.
 
-use super::{Asking, End, Event, Failure, Lease, NotExtended, Options, Phase, Request, Resumed, Terms};
+use super::{Asking, End, Event, Failure, Lease, NotExtended, Options, Phase, Purpose, Resumed, Terms};
 use crate::protocol::in_doubt::Doubt;
 use crate::protocol::message::{Key, Owner, Reply};
 use crate::protocol::quorum::{NodeId, NodeSet};
@@ -22,7 +22,7 @@ impl Lease {
     ) -> Self {
         let Resumed { longest, before, owed } = resumed;
         let mut lease = Self::acquire(terms, key, owner, Asking::Claim, options, now);
-        lease.request = Request::Resume { before };
+        lease.request = Purpose::Resume { before };
         lease.longest = longest.max(terms.ttl);
         let doubt = if owed { Doubt::owed } else { Doubt::named };
         lease.doubts.fill(doubt(now, lease.longest));
@@ -54,7 +54,7 @@ impl Lease {
         match self.phase {
             Phase::Held(validity) if validity.holds_at(now) => {
                 self.longest = self.longest.max(ttl);
-                self.begin(Request::Extend(ttl), now);
+                self.begin(Purpose::Extend(ttl), now);
             }
             Phase::Over(End::Lost | End::TakenOver) => self.lose(NotExtended::Lost),
             _ => self.lose(NotExtended::Expired),
@@ -95,7 +95,7 @@ impl Lease {
         for (index, _) in votes.filter(|(_, vote)| vote.reply == Some(&Reply::Absent)) {
             missing.insert(NodeId::new(index));
         }
-        self.request = Request::Heal(ttl);
+        self.request = Purpose::Heal(ttl);
         self.unsent = missing;
     }
 
@@ -106,8 +106,8 @@ impl Lease {
             return;
         }
         match self.request {
-            Request::Heal(_) if absent => self.unsent.insert(node),
-            Request::Extend(_) if self.round.verdict() == Verdict::OutOfReach && self.is_denied() => {
+            Purpose::Heal(_) if absent => self.unsent.insert(node),
+            Purpose::Extend(_) if self.round.verdict() == Verdict::OutOfReach && self.is_denied() => {
                 self.lose(NotExtended::Lost);
             }
             _ => {}
@@ -129,7 +129,7 @@ impl Lease {
         let end = match (reason, self.phase) {
             (NotExtended::Lost, _) if self.looks_taken_over() => End::TakenOver,
             (NotExtended::Lost, _) => End::Lost,
-            (_, Phase::Held(validity)) if validity.until() >= self.limit => End::HeldOut,
+            (_, Phase::Held(validity)) if validity.until() >= self.limit => End::MaxHoldReached,
             _ => End::Expired,
         };
         if self.end().is_none() {

@@ -29,7 +29,7 @@ use crate::protocol::quorum::{NodeId, NodeSet, Quorum};
 use crate::protocol::round::{Round, Verdict, Vote};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl, Validity};
-use crate::protocol::wait_queue::rank::{self, Lines};
+use crate::protocol::wait_queue::rank::{self, QueueNodes};
 use crate::protocol::wait_queue::waiter::QueueVote;
 
 /// What a lease is held to: the numbers of one request.
@@ -58,7 +58,7 @@ pub enum Asking {
 
 /// One operation to be handed to one node, now.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Send {
+pub struct ToSend {
     /// Where to.
     pub node: NodeId,
     /// Names the round that the call belongs to, within its lease: given back with its answer.
@@ -76,7 +76,7 @@ pub struct Options {
     /// The lease ends after this time, counted from the start of its first round, however often it is extended.
     pub longest: Option<Duration>,
     /// Where the wait queue for the key may be kept: there, releases hand over.
-    pub lines: Option<Lines>,
+    pub queues: Option<QueueNodes>,
     /// Makes this the claim of a waiter, behind which a node's vote stands. If the claim fails, the undo spares that node:
     /// the vote there is the waiter's, see [`Lease::surrender`].
     pub vote: Option<QueueVote>,
@@ -127,7 +127,7 @@ pub enum Failure {
     /// Too few nodes answered.
     Unavailable,
     /// Enough nodes granted, or still may, but too few of them count: the others may have forgotten a lock.
-    Guarded {
+    TooYoung {
         /// When enough of them count, as far as they answered; the end of time where that is not known.
         until: Instant,
     },
@@ -176,14 +176,14 @@ pub enum End {
     /// No quorum carries its owner any more, and most of those that do not, carry another's.
     TakenOver,
     /// It was held for as long as it was to be held at most.
-    HeldOut,
+    MaxHoldReached,
     /// Another process takes it over.
     HandedOn,
 }
 
 /// Which operation the current round carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Request {
+enum Purpose {
     Acquire(Asking),
     /// All nodes that granted are lifted to the highest number among them.
     Raise(Carry),
@@ -213,7 +213,7 @@ pub struct Lease {
     key: Key,
     owner: Owner,
     phase: Phase,
-    request: Request,
+    request: Purpose,
     call: CallId,
     round: Round,
     /// Whom the current request still has to be sent to.
@@ -225,7 +225,7 @@ pub struct Lease {
     /// When it ends even if it is extended.
     limit: Instant,
     /// Where a release hands over.
-    lines: Option<Lines>,
+    queues: Option<QueueNodes>,
     /// The worst round trip of a granting node: what a hand-over has to allow for.
     round_trip: Duration,
     /// The node whose vote stands behind a claim.
@@ -260,7 +260,7 @@ impl Lease {
             key,
             owner,
             phase: Phase::Acquiring,
-            request: Request::Acquire(asking),
+            request: Purpose::Acquire(asking),
             call: CallId(0),
             round: Round::new(terms.quorum, now),
             unsent: terms.quorum.all(),
@@ -268,7 +268,7 @@ impl Lease {
             doubts,
             event: None,
             limit: options.longest.map_or(Instant::FAR_FUTURE, |longest| now.after(longest)),
-            lines: options.lines,
+            queues: options.queues,
             round_trip: Duration::ZERO,
             voted_by,
             surrenders: false,
@@ -291,7 +291,7 @@ impl Lease {
         self.start_release(now);
     }
 
-    /// Like [`Lease::release`], with nobody left who wants to know: for a dropped future or guard. Nothing is sent
+    /// Like [`Lease::release`], with nobody left who wants to know: for a dropped future or delay. Nothing is sent
     /// twice, so it may be called in any state.
     pub fn abandon(&mut self, now: Instant) {
         if self.end().is_none() {
@@ -302,34 +302,34 @@ impl Lease {
     }
 
     /// The next call to make. Report each with [`Lease::handle_sent`] before the next.
-    pub fn poll_send(&mut self) -> Option<Send> {
+    pub fn poll_send(&mut self) -> Option<ToSend> {
         let node = self.next_unsent()?;
         let (key, owner) = (self.key.clone(), self.owner);
         let (ttl, carry) = (self.terms.ttl, self.carry());
         let operation = match self.request {
-            Request::Acquire(asking) => match self.fencing.as_ref().map(|fencing| fencing.advance()) {
+            Purpose::Acquire(asking) => match self.fencing.as_ref().map(|fencing| fencing.advance()) {
                 None if asking == Asking::Set || self.is_expected_free(node) => {
                     Operation::Set { key, owner, ttl }
                 }
                 fence => Operation::Claim { key, owner, ttl, fence },
             },
-            Request::Raise(carry) => Operation::Raise { key, owner, carry },
-            Request::Resume { .. } => Operation::Extend { key, owner, ttl, carry },
-            Request::Extend(ttl) => Operation::Extend { key, owner, ttl, carry },
-            Request::Heal(ttl) => Operation::Claim { key, owner, ttl, fence: carry.map(Fence::Carry) },
-            Request::Release | Request::Undo => match self.lines.filter(|lines| lines.nodes.contains(node)) {
-                Some(Lines { client, .. }) => {
+            Purpose::Raise(carry) => Operation::Raise { key, owner, carry },
+            Purpose::Resume { .. } => Operation::Extend { key, owner, ttl, carry },
+            Purpose::Extend(ttl) => Operation::Extend { key, owner, ttl, carry },
+            Purpose::Heal(ttl) => Operation::Claim { key, owner, ttl, fence: carry.map(Fence::Carry) },
+            Purpose::Release | Purpose::Undo => match self.queues.filter(|queues| queues.nodes.contains(node)) {
+                Some(QueueNodes { client, .. }) => {
                     Operation::HandOver { key, owner, client, hand_over: self.hand_over() }
                 }
                 None => Operation::Release { key, owner },
             },
         };
         let (call, debt) = match self.request {
-            Request::Release => (self.call, self.debt(node)),
-            Request::Undo => (UNDO, self.debt(node)),
+            Purpose::Release => (self.call, self.debt(node)),
+            Purpose::Undo => (UNDO, self.debt(node)),
             _ => (self.call, None),
         };
-        Some(Send { node, call, operation, debt })
+        Some(ToSend { node, call, operation, debt })
     }
 
     /// Whether a patient claim is about to ask this node for the first time, which has just been released: a plain set is
@@ -340,9 +340,9 @@ impl Lease {
 
     fn next_unsent(&mut self) -> Option<NodeId> {
         // The order matters where somebody waits: to hand over, and to take over.
-        let ordered = self.voted_by.is_some() || matches!(self.request, Request::Release | Request::Undo);
-        let Some(lines) = self.lines.filter(|_| ordered) else { return self.unsent.pop() };
-        let node = lines.next(self.unsent)?;
+        let ordered = self.voted_by.is_some() || matches!(self.request, Purpose::Release | Purpose::Undo);
+        let Some(queues) = self.queues.filter(|_| ordered) else { return self.unsent.pop() };
+        let node = queues.next(self.unsent)?;
         self.unsent.remove(node);
         Some(node)
     }
@@ -361,11 +361,11 @@ impl Lease {
         };
         let Some(doubt) = self.doubts.get_mut(node.index()) else { return };
         match self.request {
-            Request::Acquire(_) => doubt.wrote(connection, now, self.terms.ttl),
-            Request::Heal(ttl) => doubt.wrote(connection, now, ttl),
-            Request::Resume { .. } => doubt.lengthened(now, self.terms.ttl),
-            Request::Extend(ttl) => doubt.lengthened(now, ttl),
-            Request::Raise(_) | Request::Release | Request::Undo => {}
+            Purpose::Acquire(_) => doubt.wrote(connection, now, self.terms.ttl),
+            Purpose::Heal(ttl) => doubt.wrote(connection, now, ttl),
+            Purpose::Resume { .. } => doubt.lengthened(now, self.terms.ttl),
+            Purpose::Extend(ttl) => doubt.lengthened(now, ttl),
+            Purpose::Raise(_) | Purpose::Release | Purpose::Undo => {}
         }
     }
 
@@ -373,7 +373,7 @@ impl Lease {
     /// acquire. For an extension it is as good as any, which only asks whether the key is still there.
     pub fn weighed(&self, answer: &Answer) -> Reply {
         // A token, like a lock, must not stand on a node that is another node's double, or that may not count.
-        let weighs = answer.creates || matches!(self.request, Request::Raise(_));
+        let weighs = answer.creates || matches!(self.request, Purpose::Raise(_));
         let reply = answer.reply.clone();
         if weighs { answer.standing.weigh(reply, self.round.started()) } else { reply }
     }
@@ -471,7 +471,7 @@ impl Lease {
         &self.round
     }
 
-    fn begin(&mut self, request: Request, now: Instant) {
+    fn begin(&mut self, request: Purpose, now: Instant) {
         self.request = request;
         self.call = CallId(self.call.0 + 1);
         self.unsent = self.terms.quorum.all();
@@ -507,19 +507,19 @@ impl Lease {
 
     fn decided(&mut self, now: Instant) {
         match (self.request, self.round.verdict()) {
-            (_, Verdict::Pending) | (Request::Heal(_) | Request::Undo, _) => {}
-            (Request::Acquire(_), Verdict::Reached) if !self.is_agreed() => self.raise(now),
-            (Request::Acquire(_) | Request::Raise(_), Verdict::Reached) => self.acquired(now),
-            (Request::Acquire(_) | Request::Raise(_), Verdict::OutOfReach) => self.fail(self.refusal()),
-            (Request::Resume { before }, Verdict::Reached) => self.resumed(before, now),
-            (Request::Resume { .. }, Verdict::OutOfReach) => {
+            (_, Verdict::Pending) | (Purpose::Heal(_) | Purpose::Undo, _) => {}
+            (Purpose::Acquire(_), Verdict::Reached) if !self.is_agreed() => self.raise(now),
+            (Purpose::Acquire(_) | Purpose::Raise(_), Verdict::Reached) => self.acquired(now),
+            (Purpose::Acquire(_) | Purpose::Raise(_), Verdict::OutOfReach) => self.fail(self.refusal()),
+            (Purpose::Resume { before }, Verdict::Reached) => self.resumed(before, now),
+            (Purpose::Resume { .. }, Verdict::OutOfReach) => {
                 let lost = self.is_denied();
                 self.event =
                     Some(Event::Failed(if lost { Failure::Contended } else { Failure::Unavailable }));
             }
-            (Request::Extend(ttl), Verdict::Reached) => self.extended(ttl, now),
-            (Request::Extend(_), Verdict::OutOfReach) => self.not_extended(now),
-            (Request::Release, verdict) => self.event = Some(Event::Released(self.released(verdict))),
+            (Purpose::Extend(ttl), Verdict::Reached) => self.extended(ttl, now),
+            (Purpose::Extend(_), Verdict::OutOfReach) => self.not_extended(now),
+            (Purpose::Release, verdict) => self.event = Some(Event::Released(self.released(verdict))),
         }
     }
 
@@ -527,9 +527,9 @@ impl Lease {
     fn refusal(&self) -> Failure {
         let round = &self.round;
         match round.guarded_until() {
-            Some(until) if round.is_guarded() => Failure::Guarded { until },
+            Some(until) if round.is_young_only() => Failure::TooYoung { until },
             _ if round.is_contention() => Failure::Contended,
-            Some(until) if round.pending() > 0 => Failure::Guarded { until },
+            Some(until) if round.pending() > 0 => Failure::TooYoung { until },
             _ => Failure::Unavailable,
         }
     }
@@ -571,7 +571,7 @@ impl Lease {
     /// Releases everywhere and keeps the votes of the round that failed, which explain why.
     fn start_undo(&mut self, end: End) {
         self.phase = Phase::Over(end);
-        self.request = Request::Undo;
+        self.request = Purpose::Undo;
         self.unsent = self.written();
     }
 
@@ -581,7 +581,7 @@ impl Lease {
             Phase::Held(_) => End::Released,
             Phase::Over(end) => end,
         });
-        self.begin(Request::Release, now);
+        self.begin(Purpose::Release, now);
         self.unsent = self.written();
         for node in self.terms.quorum.all().filter(|node| !self.unsent.contains(*node)) {
             self.round.record(node, Reply::NotSent(NotSent::NeverWritten), now);
@@ -608,9 +608,9 @@ impl Lease {
             return None;
         }
         let debt = Debt::new(node, self.key.clone(), self.owner, doubt, self.longest, self.terms.drift);
-        let lines = self.lines.filter(|lines| lines.nodes.contains(node));
-        Some(match lines {
-            Some(lines) => debt.in_line(lines.client, self.hand_over()),
+        let queues = self.queues.filter(|queues| queues.nodes.contains(node));
+        Some(match queues {
+            Some(queues) => debt.in_queue(queues.client, self.hand_over()),
             None => debt,
         })
     }

@@ -14,7 +14,7 @@ use crate::protocol::message::{ClientId, Key, Owner};
 use crate::protocol::quorum::{NodeId, NodeSet};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl};
-use crate::protocol::wait_queue::rank::LINE_LIFE;
+use crate::protocol::wait_queue::rank::QUEUE_LIFE;
 use crate::protocol::wait_queue::signal::Signal;
 use crate::protocol::wait_queue::waiter::Waiter;
 
@@ -97,9 +97,9 @@ impl Groups {
             self.signals.push_back((owner, Signal::Woken));
             return None;
         }
-        let life = Ttl::unchecked(LINE_LIFE);
+        let life = Ttl::unchecked(QUEUE_LIFE);
         let debt = Debt::new(node, key, owner, Doubt::named(now, life), life, Drift::default());
-        Some(debt.in_line(self.client, Ttl::unchecked(PASSED_ON)))
+        Some(debt.in_queue(self.client, Ttl::unchecked(PASSED_ON)))
     }
 
     /// The node's answer to a look told that `waiter` stands in the queue. It takes its place in the group, or keeps it, and

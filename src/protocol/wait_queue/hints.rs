@@ -13,9 +13,9 @@ const MOST: usize = 4_096;
 
 /// The contended keys of one client, each with the node at which somebody waits.
 #[derive(Debug, Default)]
-pub struct Hints(HashMap<Key, NodeId>);
+pub struct ContendedKeys(HashMap<Key, NodeId>);
 
-impl Hints {
+impl ContendedKeys {
     /// Somebody waits for this key at this node, or waited.
     pub fn note(&mut self, key: &Key, node: NodeId) {
         if let Some(noted) = self.0.get_mut(key) {
@@ -67,39 +67,39 @@ mod tests {
     /// A key is contended from a hand-over on, until a release finds nobody in the queue.
     #[test]
     fn hints_come_with_a_hand_over_and_go_with_the_queue() {
-        let mut hints = Hints::default();
+        let mut contended_keys = ContendedKeys::default();
         let (here, elsewhere) = (NodeId::new(0), NodeId::new(1));
-        hints.released(&key(1), here, &Reply::HandedOver);
-        hints.released(&key(2), here, &Reply::Granted);
-        assert!(hints.contains(&key(1)) && !hints.contains(&key(2)));
+        contended_keys.released(&key(1), here, &Reply::HandedOver);
+        contended_keys.released(&key(2), here, &Reply::Granted);
+        assert!(contended_keys.contains(&key(1)) && !contended_keys.contains(&key(2)));
 
-        hints.released(&key(1), here, &Reply::Absent);
-        hints.released(&key(1), elsewhere, &Reply::Granted);
-        assert!(hints.contains(&key(1)));
-        hints.released(&key(1), here, &Reply::Granted);
-        assert!(!hints.contains(&key(1)) && hints.is_empty());
+        contended_keys.released(&key(1), here, &Reply::Absent);
+        contended_keys.released(&key(1), elsewhere, &Reply::Granted);
+        assert!(contended_keys.contains(&key(1)));
+        contended_keys.released(&key(1), here, &Reply::Granted);
+        assert!(!contended_keys.contains(&key(1)) && contended_keys.is_empty());
     }
 
     /// Whoever waits at another node than before is looked for there.
     #[test]
     fn the_last_node_counts() {
-        let mut hints = Hints::default();
-        hints.note(&key(1), NodeId::new(0));
-        hints.note(&key(1), NodeId::new(1));
-        hints.released(&key(1), NodeId::new(0), &Reply::Granted);
-        assert!(hints.contains(&key(1)));
-        hints.released(&key(1), NodeId::new(1), &Reply::Granted);
-        assert_eq!(hints.len(), 0);
+        let mut contended_keys = ContendedKeys::default();
+        contended_keys.note(&key(1), NodeId::new(0));
+        contended_keys.note(&key(1), NodeId::new(1));
+        contended_keys.released(&key(1), NodeId::new(0), &Reply::Granted);
+        assert!(contended_keys.contains(&key(1)));
+        contended_keys.released(&key(1), NodeId::new(1), &Reply::Granted);
+        assert_eq!(contended_keys.len(), 0);
     }
 
     /// Rule 10: bounded.
     #[test]
     fn hints_are_bounded() {
-        let mut hints = Hints::default();
-        (0..MOST).for_each(|number| hints.note(&key(number), NodeId::new(0)));
-        assert_eq!(hints.len(), 4_096);
-        (MOST..3 * MOST).for_each(|number| hints.note(&key(number), NodeId::new(0)));
-        assert_eq!(hints.len(), MOST);
-        assert!(hints.contains(&key(3 * MOST - 1)));
+        let mut contended_keys = ContendedKeys::default();
+        (0..MOST).for_each(|number| contended_keys.note(&key(number), NodeId::new(0)));
+        assert_eq!(contended_keys.len(), 4_096);
+        (MOST..3 * MOST).for_each(|number| contended_keys.note(&key(number), NodeId::new(0)));
+        assert_eq!(contended_keys.len(), MOST);
+        assert!(contended_keys.contains(&key(3 * MOST - 1)));
     }
 }

@@ -1,7 +1,7 @@
 //! The wait queue of a key: which node keeps it, what one waiter does there, and how those of one client go together.
 
 pub mod group;
-pub mod hints;
+pub mod contended_keys;
 pub mod rank;
 pub mod signal;
 pub mod waiter;

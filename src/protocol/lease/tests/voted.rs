@@ -1,8 +1,8 @@
-//! Claims that a line node's vote stands behind.
+//! Claims that a queue node's vote stands behind.
 
 use super::*;
 use crate::protocol::message::{ClientId, HolderValue};
-use crate::protocol::wait_queue::rank::Lines;
+use crate::protocol::wait_queue::rank::QueueNodes;
 
 const VOTER: usize = 1;
 
@@ -16,12 +16,12 @@ fn client() -> ClientId {
     ClientId::from_bytes([3; 16])
 }
 
-/// Lines on the first three of five nodes, the voter's the best.
-fn lines() -> Lines {
-    Lines { client: client(), nodes: nodes(&[0, 1, 2]), best: NodeId::new(VOTER), early: nodes(&[0, 2]) }
+/// QueueNodes on the first three of five nodes, the voter's the best.
+fn lines() -> QueueNodes {
+    QueueNodes { client: client(), nodes: nodes(&[0, 1, 2]), best: NodeId::new(VOTER), early: nodes(&[0, 2]) }
 }
 
-/// What a waiter knows that stood in line at the voter and was given its vote.
+/// What a waiter knows that waited in the queue at the voter and was given its vote.
 fn doubt() -> Doubt {
     let mut doubt = Doubt::default();
     doubt.looked(C1, at(0), ttl(500), Duration::from_secs(60));
@@ -34,10 +34,10 @@ fn claim(patient: bool) -> Lease {
     claim_with(Some(QueueVote { node: NodeId::new(VOTER), doubt: doubt(), patient }))
 }
 
-/// A claim of five nodes that knows its lines.
+/// A claim of five nodes that knows its queues.
 fn claim_with(vote: Option<QueueVote>) -> Lease {
     let (key, owner) = (Key::new(*b"k"), Owner::from_bytes([7; 16]));
-    let options = Options { lines: Some(lines()), vote, ..Options::default() };
+    let options = Options { queues: Some(lines()), vote, ..Options::default() };
     Lease::acquire(terms(5), key, owner, Asking::Claim, options, at(0))
 }
 
@@ -134,7 +134,7 @@ fn a_failed_claim_hands_the_vote_back() {
 /// A hand-over allows for the slowest node that granted, not for one that refused.
 #[test]
 fn a_hand_over_allows_for_the_slowest_grant() {
-    let mut lease = lease_with(5, Options { lines: Some(lines()), ..Options::default() });
+    let mut lease = lease_with(5, Options { queues: Some(lines()), ..Options::default() });
     for (send, (millis, reply)) in drain(&mut lease, at(0)).iter().zip([
         (190, Reply::Refused("no".into())),
         (100, Reply::Granted),

@@ -5,7 +5,7 @@ use crate::protocol::message::{ConnectionId, Holder, Operation, Place as QueuePl
 use crate::protocol::quorum::Quorum;
 use crate::protocol::wait_queue::rank::{NodeName, Ranks, rank};
 use crate::protocol::wait_queue::signal::Signals;
-use crate::protocol::wait_queue::waiter::{BEAT, Habits};
+use crate::protocol::wait_queue::waiter::{BEAT, WaiterSettings};
 
 const C1: ConnectionId = ConnectionId(1);
 
@@ -32,7 +32,7 @@ fn ranks() -> Ranks {
 
 /// A waiter that is about to enter.
 fn waiter() -> Waiter {
-    let habits = Habits {
+    let habits = WaiterSettings {
         client: client(),
         hand_over: Ttl::unchecked(Duration::from_millis(500)),
         reply_timeout: Duration::from_millis(200),
@@ -91,7 +91,7 @@ fn leads(waiter: &Waiter) -> bool {
 }
 
 /// A wake-up belongs to the waiter whose owner it names; one for an owner that is not listened for is passed on by a
-/// release that hands over, and owed for the life of a line.
+/// release that hands over, and owed for the life of a queue.
 #[test]
 fn a_wake_up_belongs_to_its_owner_or_is_passed_on() {
     let mut groups = groups();
@@ -109,7 +109,7 @@ fn a_wake_up_belongs_to_its_owner_or_is_passed_on() {
         panic!("{:?}", debt.operation())
     };
     assert_eq!((released, by, hand_over.as_millis()), (owner(1), client(), 500));
-    assert!(debt.ends() > at(5).after(LINE_LIFE));
+    assert!(debt.ends() > at(5).after(QUEUE_LIFE));
 }
 
 /// An owner that is forgotten while its waiter has a place is not woken any more, and nothing of it is left in the end.
@@ -228,7 +228,7 @@ fn a_leader_sends_its_group_to_a_better_node() {
 fn a_node_that_takes_work_again_moves_those_at_worse_ones() {
     let mut groups = groups();
     let ranks = ranks();
-    let &[best, second_best] = ranks.as_slice() else { panic!("two of three may keep a line") };
+    let &[best, second_best] = ranks.as_slice() else { panic!("two of three may keep a queue") };
     let (mut first, mut second) = (standing(1, 10, at(0)), standing(2, 20, at(0)));
     let (mut third, mut fourth) = (at_the_second(3, 10, at(0)), at_the_second(4, 20, at(0)));
     let mut fifth = at_the_second(5, 30, at(0));
@@ -248,7 +248,7 @@ fn a_node_that_takes_work_again_moves_those_at_worse_ones() {
     assert_eq!(told(&mut groups, second_best), [owner(3)]);
 }
 
-/// Who goes to another node's line tells the others, who find out why; who only takes another owner does not. Either way the
+/// Who goes to another node's queue tells the others, who find out why; who only takes another owner does not. Either way the
 /// lead passes on.
 #[test]
 fn who_moves_on_tells_the_others() {

@@ -1,4 +1,4 @@
-//! The keeper's task: its leases, what each of them waits for, and the calls that carry their extensions.
+//! The renewal's task: its leases, what each of them waits for, and the calls that carry their extensions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::poll_fn;
@@ -9,20 +9,20 @@ use rand::random;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{Kept, LeaseId, Order, Orders};
+use super::{RenewedLease, LeaseId, Order, Orders};
 use crate::clock::Clock;
-use crate::node::{Node, Request};
+use crate::node::{Node, Outgoing};
 use crate::protocol::answer::Answer;
 use crate::protocol::lease::{Event, Lease, NotExtended};
 use crate::protocol::message::{CallId, Extension, Extensions, MOST_EXTENSIONS, Operation, Reply};
 use crate::protocol::quorum::NodeId;
-use crate::protocol::renewal::Keep;
+use crate::protocol::renewal::Schedule;
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
 use crate::registry::Mailbox;
 use crate::runtime::driver::Driver;
 use crate::runtime::shared::Counted;
-use crate::runtime::term::Lost;
+use crate::runtime::loss::Lost;
 
 /// Most extensions that are under way without a verdict: half of what a node's door admits for what creates nothing, so that
 /// releases always find room beside them. At a round trip of 10 ms that is 200 000 in a second.
@@ -82,12 +82,12 @@ pub(crate) async fn run(
     }
 }
 
-/// The keeper's leases and calls.
+/// The renewal's leases and calls.
 struct Work {
     nodes: Arc<[Node]>,
     clock: Clock,
     mailbox: Arc<Mailbox>,
-    leases: HashMap<LeaseId, Entry>,
+    leases: HashMap<LeaseId, Renewing>,
     /// Leases that wait for their next extension, or for their end.
     due: BTreeSet<(Instant, LeaseId)>,
     /// Leases that wait for the verdict on an extension, with its deadline.
@@ -112,11 +112,11 @@ struct Asked {
     begun: bool,
 }
 
-struct Entry {
-    kept: Arc<Kept>,
+struct Renewing {
+    kept: Arc<RenewedLease>,
     /// The client waits for it when it closes.
     counted: Counted,
-    keep: Keep,
+    keep: Schedule,
     waits: Waits,
 }
 
@@ -130,7 +130,7 @@ enum Waits {
 }
 
 impl Waits {
-    fn of(lease: &Lease, keep: &Keep) -> Self {
+    fn of(lease: &Lease, keep: &Schedule) -> Self {
         match (lease.validity(), lease.poll_timeout()) {
             (None, _) => Self::Guard,
             (Some(validity), Some(deadline)) => Self::Verdict(deadline.min(validity.until())),
@@ -142,7 +142,7 @@ impl Waits {
 }
 
 /// What happened to a lease, for its schedule and for the log.
-fn tell(event: Event, driver: &Driver, keep: &mut Keep, now: Instant) {
+fn tell(event: Event, driver: &Driver, keep: &mut Schedule, now: Instant) {
     let key = driver.lease().key();
     match event {
         Event::Extended(_) => keep.confirmed(driver.lease().round().started(), random()),
@@ -175,7 +175,7 @@ impl Work {
     fn take_order(&mut self, order: Order) {
         match order {
             Order::Keep { id, kept, counted, keep } => {
-                self.leases.insert(id, Entry { kept, counted, keep, waits: Waits::Guard });
+                self.leases.insert(id, Renewing { kept, counted, keep, waits: Waits::Guard });
                 self.fresh.push_back((self.clock.now().after(FRESH), id));
                 if self.closed {
                     return self.end(id);
@@ -209,7 +209,7 @@ impl Work {
         }
     }
 
-    fn forget(&mut self, id: LeaseId) -> Option<Entry> {
+    fn forget(&mut self, id: LeaseId) -> Option<Renewing> {
         self.wait(id, Waits::Guard);
         self.asked.remove(&id);
         self.leases.remove(&id)
@@ -339,7 +339,7 @@ impl Work {
                 self.next_bundle = CallId(number.0 + 1);
                 self.bundles.insert(number, calls.clone());
                 let mailbox = self.mailbox.clone();
-                let admitted = door.send(Request { operation, debt: None, mailbox, call: number });
+                let admitted = door.send(Outgoing { operation, debt: None, mailbox, call: number });
                 if admitted.is_err() {
                     self.bundles.remove(&number);
                 }
@@ -363,7 +363,7 @@ impl Work {
     /// Takes up what happened to a lease, and lets it wait for what comes next.
     fn settle(&mut self, id: LeaseId) {
         let Some(entry) = self.leases.get_mut(&id) else { return };
-        let Entry { kept, keep, .. } = entry;
+        let Renewing { kept, keep, .. } = entry;
         let mut kept = kept.lock();
         let waits = match kept.as_mut() {
             Some(driver) => {

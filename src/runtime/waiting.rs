@@ -1,6 +1,6 @@
-//! Carries one waiter's messages: from standing in line to holding the lock, or out of the line.
+//! Carries one waiter's messages: from waiting in the queue to holding the lock, or out of the queue.
 //!
-//! It decides nothing. Dropping it at any await leaves the line wherever the waiter stands, and undoes a claim that is
+//! It decides nothing. Dropping it at any await leaves the queue wherever the waiter stands, and undoes a claim that is
 //! under way.
 
 use std::future::poll_fn;
@@ -19,16 +19,16 @@ use crate::protocol::message::Place;
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::group::Stand;
-use crate::protocol::wait_queue::rank::{self, Lines, Ranks};
-use crate::protocol::wait_queue::waiter::{Event, Habits, QueueVote, Waiter};
+use crate::protocol::wait_queue::rank::{self, QueueNodes, Ranks};
+use crate::protocol::wait_queue::waiter::{Event, WaiterSettings, QueueVote, Waiter};
 use crate::registry::{Listening, Mailbox, News, Seat};
 use crate::runtime::shared::{Counted, Shared};
 
 /// A waiter and its calls in flight.
-struct InLine<'a> {
+struct Queued<'a> {
     shared: &'a Arc<Shared>,
     request: &'a Request,
-    lines: Lines,
+    queues: QueueNodes,
     waiter: Waiter,
     /// One for each owner: what was released must not be sent again in another form.
     mailbox: Arc<Mailbox>,
@@ -37,50 +37,50 @@ struct InLine<'a> {
     _waiting: meter::Waiting,
 }
 
-/// Stands in line for as long as the acquisition says so. Returns the held lock, if a claim brought it.
+/// Waits in the queue for as long as the acquisition says so. Returns the held lock, if a claim brought it.
 pub(super) async fn wait(
     shared: &Arc<Shared>,
     request: &Request,
     ranks: &Ranks,
     acquisition: &mut Acquisition,
 ) -> Result<Option<Box<(Driver, Counted)>>, NotAcquired> {
-    // Until it has left the line, a client that closes waits for it.
+    // Until it has left the queue, a client that closes waits for it.
     let counted = Counted::new(shared.clone());
     if shared.closing.is_cancelled() {
         return Err(NotAcquired::Closed);
     }
-    let mut in_line = InLine::new(shared, request, ranks);
+    let mut in_queue = Queued::new(shared, request, ranks);
     while let Step::Queue { until } = acquisition.step() {
-        in_line.settle()?;
-        match in_line.waiter.poll_event() {
-            // Boxed: thousands may stand in line, and few of them claim at a time.
-            Some(Event::Claim(vote)) => match Box::pin(in_line.claim(vote)).await? {
+        in_queue.settle()?;
+        match in_queue.waiter.poll_event() {
+            // Boxed: thousands may wait in the queue, and few of them claim at a time.
+            Some(Event::Claim(vote)) => match Box::pin(in_queue.claim(vote)).await? {
                 Ok(driver) => return Ok(Some(Box::new((driver, counted)))),
                 Err(failed) => acquisition.handle_claim_failed(failed, shared.clock.now()),
             },
-            Some(Event::Standing { place, dropped }) => in_line.stand(place, dropped, acquisition),
+            Some(Event::Standing { place, dropped }) => in_queue.stand(place, dropped, acquisition),
             Some(Event::Unable(reply)) => {
-                tracing::debug!(key = %request.key, ?reply, "no line to stand in, polling");
+                tracing::debug!(key = %request.key, ?reply, "no queue to stand in, polling");
                 acquisition.handle_unable(&reply, random(), shared.clock.now());
             }
-            None => in_line.rest(until, acquisition).await?,
+            None => in_queue.rest(until, acquisition).await?,
         }
     }
     Ok(None)
 }
 
-impl<'a> InLine<'a> {
+impl<'a> Queued<'a> {
     fn new(shared: &'a Arc<Shared>, request: &'a Request, ranks: &Ranks) -> Self {
-        let habits = Habits {
+        let habits = WaiterSettings {
             client: shared.wakeups.client(),
-            hand_over: rank::hand_over(shared.pace.worst(), request.terms.ttl),
+            hand_over: rank::hand_over(shared.worst_round_trip.worst(), request.terms.ttl),
             reply_timeout: request.terms.reply_timeout,
             drift: request.terms.drift,
         };
         Self {
             shared,
             request,
-            lines: attempt::lines(shared, ranks),
+            queues: attempt::queues(shared, ranks),
             waiter: Waiter::new(request.key.clone(), *ranks, habits, random()),
             mailbox: Mailbox::new(),
             listening: None,
@@ -106,7 +106,7 @@ impl<'a> InLine<'a> {
             }
             self.listening = Some(self.shared.wakeups.listen(owner, self.mailbox.clone()));
             let deaf = self.shared.nodes.get(node.index()).is_some_and(node::Node::is_deaf);
-            self.shared.hints.note(&self.request.key, node);
+            self.shared.contended_keys.note(&self.request.key, node);
             self.waiter.supply(owner, deaf, self.now());
             self.pump();
         }
@@ -120,7 +120,7 @@ impl<'a> InLine<'a> {
                 self.mailbox.end();
             }
             let (operation, debt, mailbox) = (send.operation, send.debt, self.mailbox.clone());
-            let admitted = node.send(node::Request { operation, debt, mailbox, call: send.call });
+            let admitted = node.send(node::Outgoing { operation, debt, mailbox, call: send.call });
             if send.leaves {
                 self.listening = None;
             }
@@ -153,7 +153,7 @@ impl<'a> InLine<'a> {
             tracing::trace!(node = %answer.node, reply = ?answer.reply, "line");
             let took = self.waiter.handle_reply(answer.call, answer.connection, answer.reply, now);
             if let Some(took) = took {
-                self.shared.pace.note(took);
+                self.shared.worst_round_trip.note(took);
             }
         }
         if let Some(signals) = news.signals {
@@ -161,7 +161,7 @@ impl<'a> InLine<'a> {
         }
     }
 
-    /// The waiter has a place: among those in line, and among those of its client.
+    /// The waiter has a place: among those in the queue, and among those of its client.
     fn stand(&mut self, place: Place, dropped: bool, acquisition: &mut Acquisition) {
         let (owner, wakeups) = (self.waiter.owner(), &self.shared.wakeups);
         self.shared.note_life(&self.request.key, place.holder.as_ref());
@@ -180,7 +180,7 @@ impl<'a> InLine<'a> {
     async fn claim(&mut self, vote: QueueVote) -> Result<Result<Driver, Failed>, NotAcquired> {
         self.seat = None;
         let (key, terms) = (self.request.key.clone(), self.request.terms);
-        let options = self.request.options(self.shared, Some(self.lines), Some(vote));
+        let options = self.request.options(self.shared, Some(self.queues), Some(vote));
         let lease = Lease::acquire(terms, key, self.waiter.owner(), Asking::Claim, options, self.now());
         let mut driver = Driver::start(lease, self.shared.clone());
         driver.listen(self.listening.take());
@@ -194,16 +194,16 @@ impl<'a> InLine<'a> {
             }
         };
         let LeaseEvent::Failed(failure) = event else { return Ok(Ok(driver)) };
-        let setback = self.waiter.setback(driver.lease().round());
-        tracing::debug!(key = %self.request.key, ?failure, ?setback, "claim failed");
+        let claim_failure = self.waiter.claim_failure(driver.lease().round());
+        tracing::debug!(key = %self.request.key, ?failure, ?claim_failure, "claim failed");
         let failed = failed(self.shared, &driver, failure);
         let doubt = driver.surrender();
-        self.waiter.claim_failed(doubt, setback, self.now());
+        self.waiter.claim_failed(doubt, claim_failure, self.now());
         Ok(Err(failed))
     }
 }
 
-impl Drop for InLine<'_> {
+impl Drop for Queued<'_> {
     fn drop(&mut self) {
         self.waiter.give_up();
         self.pump();
