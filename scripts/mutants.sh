@@ -64,11 +64,10 @@ if [ "${shard%%/*}" = 0 ]; then
     rm -rf "$janitor/package"
     mkdir -p "$janitor/package/tests"
     cp -r src docs README.md "$janitor/package/"
-    rm -r "$janitor/package/src/bin"
-    cp -r tests/runtime tests/common "$janitor/package/tests/"
+    cp -r tests/runtime tests/harness "$janitor/package/tests/"
     {
-        awk '/^\[\[/ { exit } { print }' Cargo.toml
-        printf '[[test]]\nname = "runtime"\npath = "tests/runtime/main.rs"\n\n[workspace]\n'
+        awk '/^\[\[/ { exit } { print }' Cargo.toml | sed 's/"cli", //'
+        printf '[[test]]\nname = "runtime"\npath = "tests/runtime/main.rs"\n'
         printf '\n[profile.dev]\ndebug = "none"\n'
     } >"$janitor/package/Cargo.toml"
     cargo mutants --dir "$janitor/package" --output "$janitor" --iterate --baseline=skip --timeout 120 \

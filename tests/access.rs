@@ -1,15 +1,14 @@
 //! Ways in: users, passwords, databases, sockets, old protocols, and rights that are missing.
 
 mod clients;
-mod common;
 
 use std::collections::BTreeSet;
 use std::future::IntoFuture;
 use std::time::Duration;
 
 use clients::{SOON, TTL, builder, client, ms};
-use common::{Cluster, Server, eventually};
 use futures::future::join_all;
+use harness::{Cluster, Server, eventually};
 use redis::Value;
 use redquorum::{AcquireError, Redlock, ReleaseError};
 

@@ -3,8 +3,6 @@
 //! The protocol below it is the other face's, and shown there. Here is what is new: the hidden thread, calls from any
 //! place, waits of threads, and the end of a program.
 
-mod common;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::sync::Mutex;
@@ -12,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::Cluster;
+use harness::Cluster;
 use redquorum::blocking::{LockGuard, Redlock};
 use redquorum::testing::{ManualClock, MemoryCluster};
 use redquorum::{AcquireError, BuildError, ExtendError, Lost, ReleaseError, WithLockError};

@@ -6,13 +6,12 @@
 #![cfg(target_os = "linux")]
 
 mod clients;
-mod common;
 
 use std::path::Path;
 use std::process::Command;
 
 use clients::{SLACK, SOON, builder, ms, sets, until_votes};
-use common::{Cluster, Server, eventually};
+use harness::{Cluster, Server, eventually};
 use redquorum::Outcome;
 
 /// Set for the run inside: where its file of host names is.

@@ -3,12 +3,10 @@
 //! Everything that runs on in-memory nodes (the simulations, the demo, users' own tests) rests on this. Run it against
 //! each supported server with `make test-matrix`.
 
-mod common;
-
 use std::sync::LazyLock;
 use std::time::{Duration, Instant as Wall, SystemTime, UNIX_EPOCH};
 
-use common::Server;
+use harness::Server;
 use proptest::prelude::*;
 use redquorum::node::store::Store;
 use redquorum::protocol::fencing::{Carry, Counter, END, Fence, FencingToken, Retention};

@@ -1,13 +1,12 @@
 //! Fencing tokens on real servers: they rise, whatever clocks show and whatever nodes forget.
 
 mod clients;
-mod common;
 
 use std::future::IntoFuture;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clients::{SOON, TTL, builder, client, lock_keys, ms};
-use common::{Cluster, Proxy, Server, eventually};
+use harness::{Cluster, Proxy, Server, eventually};
 use redquorum::{
     AcquireError, BuildError, ExtendError, FencingToken, InvalidRequest, LockGuard, Outcome, Redlock,
     ResumeError,

@@ -4,12 +4,11 @@
 //! `cargo test --release --test fencing_cost -- --ignored --nocapture`.
 
 mod clients;
-mod common;
 
 use std::time::Duration;
 
 use clients::{client, timed};
-use common::Cluster;
+use harness::Cluster;
 use redquorum::LockRequest;
 
 /// The typical times of plain and fenced acquires, which take turns: for each the median of the medians of some rounds, so

@@ -3,14 +3,13 @@
 //! The full sizes are ignored by default, and run by `cargo test --release --test figures -- --ignored --test-threads 1`.
 
 mod clients;
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clients::{SLACK, SOON, builder, client, keys_left, lock_keys, ms, scripts, sets};
-use common::{Cluster, Server, eventually};
+use harness::{Cluster, Server, eventually};
 use redis::FromRedisValue;
 
 /// Within this after the last call, nothing is left.

@@ -2,12 +2,11 @@
 //! count until whatever they forgot has ended.
 
 mod clients;
-mod common;
 
 use std::time::{Duration, Instant};
 
 use clients::{REPLY, SLACK, SOON, ms, timed, votes};
-use common::{Cluster, Server, eventually};
+use harness::{Cluster, Server, eventually};
 use redquorum::{
     AcquireError, BuildError, IntoNode, NodeVote, Outcome, Persistence, Redlock, RedlockBuilder, Role,
 };

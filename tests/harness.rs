@@ -1,14 +1,12 @@
 //! The harness itself: each fault does what it says, to a real server, seen by a plain client.
 
-mod common;
-
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Cluster, Mode, Proxy, ReplyFramer, Server, eventually};
+use harness::{Cluster, Mode, Proxy, ReplyFramer, Server, eventually};
 use redis::{RedisError, RedisResult};
 
 /// Longer than any step here takes on a busy machine: it bounds a failing test, not a passing one.
@@ -659,7 +657,7 @@ fn the_framer_finds_the_end_of_every_reply() {
     let stream = replies.concat();
 
     for cut in 1..=stream.len() {
-        let mut framer = ReplyFramer::new();
+        let mut framer = ReplyFramer::default();
         let (mut found, mut reply) = (Vec::new(), Vec::new());
         for mut piece in stream.as_bytes().chunks(cut) {
             while !piece.is_empty() {
@@ -686,7 +684,7 @@ fn the_framer_bears_garbage() {
         "\r\n",
         "\u{16}\u{3}\u{1}\n",
     ] {
-        let mut framer = ReplyFramer::new();
+        let mut framer = ReplyFramer::default();
         let mut left = garbage.repeat(50).into_bytes();
         while !left.is_empty() {
             let taken = framer.advance(&left);

@@ -5,7 +5,6 @@
 //! every stage, the handshake included, and the server behind it stays one of the real world.
 
 mod clients;
-mod common;
 
 use std::future::IntoFuture;
 use std::panic;
@@ -14,7 +13,7 @@ use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
 use clients::{REPLY, SLACK, SOON, ms, resident};
-use common::{Cluster, ReplyFramer, Server, eventually};
+use harness::{Cluster, ReplyFramer, Server, eventually};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use redquorum::{IntoNode, Redlock, RedlockBuilder};
@@ -74,7 +73,7 @@ async fn between(
 ) -> std::io::Result<()> {
     let mut server = TcpStream::connect(("127.0.0.1", port)).await?;
     let (mut asks, mut answers) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
-    let (mut framer, mut reply, mut number) = (ReplyFramer::new(), Vec::new(), 0);
+    let (mut framer, mut reply, mut number) = (ReplyFramer::default(), Vec::new(), 0);
     loop {
         tokio::select! {
             read = client.read(&mut asks) => match read? {

@@ -1,13 +1,12 @@
 //! Input that cannot work is refused with a typed error that quotes what was given, before anything is sent.
 
 mod clients;
-mod common;
 
 use std::future::{Future, IntoFuture};
 use std::time::Duration;
 
 use clients::{SOON, builder, client, lock_commands, ms};
-use common::{Cluster, Server};
+use harness::{Cluster, Server};
 use redquorum::{AcquireError, BuildError, ExtendError, InvalidRequest, LockGuard, Redlock};
 
 /// Everything the library sends would be seen by this server: nothing is.

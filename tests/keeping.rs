@@ -4,14 +4,13 @@
 //! --test-threads 1`.
 
 mod clients;
-mod common;
 
 use std::time::{Duration, Instant};
 
 use clients::{
     SLACK, SOON, acquired, all_vote, keys_left, lock_commands, lock_keys, ms, quorum_value, scripts,
 };
-use common::{Cluster, Proxy, Server, ServerBuilder, eventually};
+use harness::{Cluster, Proxy, Server, ServerBuilder, eventually};
 use redquorum::{LockGuard, Lost, Redlock, ReleaseError, WithLockError};
 
 /// Long enough for a busy machine to extend in time, short enough to see many of them go by.
@@ -102,7 +101,7 @@ async fn dropped_acquires_are_kept_by_nobody() {
     let proxies = cluster.proxies();
     let redlock = client(proxies.iter().map(Proxy::url).collect()).await;
     for proxy in &proxies {
-        proxy.replies(common::Mode::Delay(ms(40)));
+        proxy.replies(harness::Mode::Delay(ms(40)));
     }
     let attempts = (0..200).map(|i| {
         let attempt = redlock.lock(format!("k{i}")).keep_alive().into_future();

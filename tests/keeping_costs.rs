@@ -6,14 +6,13 @@
 #![cfg(target_os = "linux")]
 
 mod clients;
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clients::{SOON, all_vote, keys_left, resident, scripts};
-use common::{Cluster, Server, eventually};
+use harness::{Cluster, Server, eventually};
 use redquorum::{LockGuard, Redlock};
 
 /// Bytes that a kept lock may take in the client.

@@ -1,12 +1,11 @@
 //! Keys and owners: any bytes within the policy, exactly as other clients would see them, and no owner twice.
 
 mod clients;
-mod common;
 
 use std::collections::HashSet;
 
 use clients::{SLACK, SOON, builder, client, keys_left, lock_commands, ms, timed};
-use common::{Cluster, Server, eventually};
+use harness::{Cluster, Server, eventually};
 use redis::Value;
 use redquorum::{AcquireError, InvalidRequest};
 

@@ -4,12 +4,11 @@
 //! `cargo test --release --test latency -- --ignored`.
 
 mod clients;
-mod common;
 
 use std::time::Duration;
 
 use clients::{builder, ms, timed};
-use common::{Cluster, Proxy, Server};
+use harness::{Cluster, Proxy, Server};
 use redquorum::Redlock;
 
 /// Far longer than anything here takes: whoever waited for the bad node would stand out.

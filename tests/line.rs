@@ -1,7 +1,6 @@
 //! Waiting in line on real servers: turns, ways out and faults.
 
 mod clients;
-mod common;
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clients::{SLACK, builder, client, held_on_all, keys_left, ms, until_waiting};
-use common::{Cluster, Server, eventually};
+use harness::{Cluster, Server, eventually};
 use redquorum::LockGuard;
 
 const KEY: &str = "in-line";

@@ -6,14 +6,13 @@
 #![cfg(target_os = "linux")]
 
 mod clients;
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use clients::{SOON, client, keys_left, resident};
-use common::{Cluster, eventually};
+use harness::{Cluster, eventually};
 
 const MIB: u64 = 1 << 20;
 

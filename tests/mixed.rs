@@ -5,7 +5,6 @@
 //! nothing to mix, and the tests say so; `REDQUORUM_MIXED=required`, as in `make test-matrix`, makes that a failure.
 
 mod clients;
-mod common;
 
 use std::future::IntoFuture;
 use std::path::{Path, PathBuf};
@@ -14,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clients::{SLACK, SOON, TTL, all_vote, builder, client, ms, quorum_value, timed};
-use common::{Cluster, Mode, Server, eventually};
+use harness::{Cluster, Mode, Server, eventually};
 use redquorum::{AcquireError, Outcome, Redlock};
 
 /// For who must not be put off by a machine that is busy.

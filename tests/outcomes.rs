@@ -1,12 +1,11 @@
 //! How a release ends: told apart by type, and never at the cost of the next holder.
 
 mod clients;
-mod common;
 
 use std::time::{Duration, Instant};
 
 use clients::{REPLY, SLACK, SOON, acquired, builder, client, count, ms, quorum_value, timed};
-use common::{Cluster, Proxy, Server, eventually};
+use harness::{Cluster, Proxy, Server, eventually};
 use redquorum::{AcquireError, Outcome, ReleaseError};
 
 const SHORT: Duration = Duration::from_millis(500);

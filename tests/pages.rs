@@ -1,6 +1,6 @@
 //! The pages that people read, against what is there: links, files, commands and the names of tests.
 //!
-//! What the command line tool prints on its page is held against the tool in `cli/page.rs`.
+//! What the command line tool prints on its page is held against the tool in `cli/tests/tool/page.rs`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -197,7 +197,7 @@ fn targets_exist() {
 #[test]
 fn files_exist() {
     let named =
-        found(r"`((?:src|tests|docs|benches|examples|scripts|\.ci)/[^`\s*]*)`", |page| page.text.clone());
+        found(r"`((?:src|cli|tests|docs|benches|examples|scripts|\.ci)/[^`\s*]*)`", |page| page.text.clone());
     // But the sources of clients in other languages.
     all(named, |file| file.ends_with(".ts") || top().join(file).exists());
 }
@@ -220,7 +220,7 @@ fn commands_name_what_is_there() {
 #[test]
 fn tests_exist() {
     let extensions = ["rs", "lua", "sh", "toml", "yml", "py"];
-    let folders = ["src", "tests", "benches", "examples", "scripts"];
+    let folders = ["src", "cli", "tests", "benches", "examples", "scripts"];
     let sources: Vec<_> = folders.iter().flat_map(|folder| files(folder, &extensions)).collect();
     let word = regex("[a-z0-9_]+");
     let known: BTreeSet<String> = sources

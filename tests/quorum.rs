@@ -1,13 +1,12 @@
 //! What makes a quorum: a majority of the configured nodes, whatever their number and state.
 
 mod clients;
-mod common;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use clients::{REPLY, SLACK, SOON, builder, client, count, lock_commands, ms, quorum_value, sets, timed};
-use common::{Cluster, Mode, Proxy, Server, eventually};
+use harness::{Cluster, Mode, Proxy, Server, eventually};
 use redquorum::{AcquireError, BuildError, Outcome, Redlock};
 
 /// A port that refuses connections, kept so for as long as it lives.

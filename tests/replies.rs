@@ -1,7 +1,6 @@
 //! Replies that never come, commands that are executed late, and callers that do not wait: no key is left behind.
 
 mod clients;
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,7 +10,7 @@ use clients::{
     REPLY, SLACK, TTL, acquired, builder, client, count, is_unknown, keys_left, ms, quorum_value, scripts,
     sets, timed,
 };
-use common::{Cluster, Mode, Proxy, eventually};
+use harness::{Cluster, Mode, Proxy, eventually};
 use redquorum::{AcquireError, Outcome, ReleaseError};
 
 /// Within this after its cause is gone, nothing is left of a lost outcome.

@@ -1,15 +1,12 @@
 //! Passwords never show: not in errors, not in debug output, not in any event at the finest level.
 
 mod clients;
-mod common;
-#[path = "common/ear.rs"]
-mod ear;
 
 use std::time::Duration;
 
 use clients::{SOON, builder, ms, until_votes};
-use common::{Cluster, Proxy, Server};
-use ear::Ear;
+use harness::Ear;
+use harness::{Cluster, Proxy, Server};
 use redquorum::{IntoNode, Outcome, Redlock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

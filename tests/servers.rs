@@ -2,12 +2,11 @@
 //! the cause is named, and nothing has to be rebuilt afterwards.
 
 mod clients;
-mod common;
 
 use std::time::Duration;
 
 use clients::{REPLY, SLACK, SOON, TTL, builder, client, ms, quorum_value, timed, until_votes, votes};
-use common::{Cluster, Server, ServerBuilder, eventually};
+use harness::{Cluster, Server, ServerBuilder, eventually};
 use redis::Value;
 use redquorum::{AcquireError, ExtendError, Outcome, Redlock, ReleaseError};
 

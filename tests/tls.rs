@@ -3,10 +3,9 @@
 #![cfg(feature = "tls")]
 
 mod clients;
-mod common;
 
 use clients::{REPLY, SLACK, SOON, builder, client, ms, timed};
-use common::{Certificate, Cluster, Server, eventually};
+use harness::{Certificate, Cluster, Server, eventually};
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 use redquorum::{AcquireError, BuildError, Health, NodeAddress};
 

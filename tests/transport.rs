@@ -1,14 +1,13 @@
 //! What happens below the lock: silence, black holes, refused and slow connections, and what a client leaves behind.
 
 mod clients;
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clients::{REPLY, SLACK, SOON, builder, client, keys_left, ms, resident, sets, timed, until_votes};
-use common::{Cluster, Proxy, Server, eventually};
+use harness::{Cluster, Proxy, Server, eventually};
 use redquorum::{AcquireError, Outcome, Redlock};
 
 /// A node that is back is used again within this.

@@ -5,7 +5,6 @@
 #![cfg(target_os = "linux")]
 
 mod clients;
-mod common;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -14,9 +13,9 @@ use std::time::{Duration, Instant};
 use clients::{
     SLACK, SOON, all_vote, builder, client, held_on_all, keys_left, ms, resident, scripts, until_waiting,
 };
-use common::{Cluster, eventually};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use harness::{Cluster, eventually};
 use redquorum::Redlock;
 
 const KEY: &str = "turns";

@@ -1,13 +1,12 @@
 //! How long a holder may act: never longer than a quorum of the nodes keeps the key for it.
 
 mod clients;
-mod common;
 
 use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
 use clients::{REPLY, SLACK, SOON, TTL, acquired, builder, client, ms, quorum_value, scripts, sets, timed};
-use common::{Cluster, eventually};
+use harness::{Cluster, eventually};
 use redquorum::{AcquireError, ExtendError, InvalidRequest, Lost, ReleaseError};
 
 /// The Q-th largest remaining life of a key: how long a quorum keeps it.
@@ -256,14 +255,14 @@ async fn releasing_a_lost_lock_waits_for_silent_nodes_once() {
     let cluster = Cluster::start(3);
     let redlock = client(cluster.urls()).await;
     let guard = redlock.lock("k").ttl(ms(300)).await.expect("acquired");
-    cluster.iter().for_each(common::Server::freeze);
+    cluster.iter().for_each(harness::Server::freeze);
     assert_eq!(guard.lost().await, Lost::Expired);
 
     let (released, took) = timed(guard.release()).await;
 
     assert!(matches!(released, Err(ReleaseError::Unconfirmed { .. })), "{released:?}");
     assert!(took < REPLY + SLACK, "{took:?}");
-    cluster.iter().for_each(common::Server::thaw);
+    cluster.iter().for_each(harness::Server::thaw);
     cluster.no_key("k", SOON).await;
 }
 
@@ -279,7 +278,7 @@ async fn loss_is_told_before_the_keys_expire() {
         let guard = redlock.lock("k").ttl(ms(1_500)).await.expect("acquired");
         let (lost, ends) = (guard.lost(), started + ms(1_500));
         if frozen {
-            cluster.iter().for_each(common::Server::freeze);
+            cluster.iter().for_each(harness::Server::freeze);
         }
 
         assert_eq!(lost.await, Lost::Expired);
@@ -289,7 +288,7 @@ async fn loss_is_told_before_the_keys_expire() {
         assert!(told > started + ms(1_100), "told far too early: {:?}", told - started);
         drop(guard);
         if frozen {
-            cluster.iter().for_each(common::Server::thaw);
+            cluster.iter().for_each(harness::Server::thaw);
         }
         cluster.no_key("k", SOON).await;
     }

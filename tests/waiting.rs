@@ -1,12 +1,11 @@
 //! Waiting for a lock: as long as the caller wants, no longer, and with nothing left behind.
 
 mod clients;
-mod common;
 
 use std::time::Duration;
 
 use clients::{REPLY, SLACK, SOON, acquired, builder, client, lock_commands, ms, sets, timed};
-use common::{Cluster, Proxy, Server, eventually};
+use harness::{Cluster, Proxy, Server, eventually};
 use redquorum::AcquireError;
 
 /// Somebody else's lock, as another client in another language would set it.

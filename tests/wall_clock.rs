@@ -6,7 +6,6 @@
 #![cfg(target_os = "linux")]
 
 mod clients;
-mod common;
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -15,7 +14,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clients::{SLACK, SOON, acquired, all_vote, builder, ms};
-use common::{Cluster, eventually, faketime, set_clock, with_clock_in};
+use harness::{Cluster, eventually, faketime, set_clock, with_clock_in};
 use redquorum::{AcquireError, IntoNode, Lost, Redlock};
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::{ClockId, clock_gettime};

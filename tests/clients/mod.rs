@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use redquorum::{IntoNode, LockGuard, Outcome, Redlock, RedlockBuilder, Report};
 
-use crate::common::{Cluster, Server, eventually};
+use harness::{Cluster, Server, eventually};
 
 /// Long enough for a healthy server on a busy machine, short against every TTL here.
 pub const REPLY: Duration = Duration::from_millis(200);

@@ -10,8 +10,6 @@
 
 #[path = "../clients/mod.rs"]
 mod clients;
-#[path = "../common/mod.rs"]
-mod common;
 mod python;
 mod wire;
 
@@ -22,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use clients::{SLACK, SOON, TTL, all_vote, builder, ms};
-use common::{Cluster, Server, eventually};
+use harness::{Cluster, Server, eventually};
 use python::Python;
 use rand::RngExt;
 use redquorum::{Redlock, ReleaseError};

@@ -7,7 +7,7 @@ pub fn example(name: &str) -> Command {
     // Cargo names the programs of examples to no test, so it is asked to run it. Where all features are on, cargo has built it
     // with them already; else examples need these at most, and with the same ones for each nothing is built twice.
     const FEATURES: &[&str] = match cfg!(feature = "blocking") {
-        true if cfg!(all(feature = "tls", feature = "metrics", feature = "serde", feature = "cli")) => {
+        true if cfg!(all(feature = "tls", feature = "metrics", feature = "serde")) => {
             &["--profile", "test", "--all-features"]
         }
         true => &["--features", "testing,blocking"],

@@ -78,7 +78,7 @@ fn client_of_an_ended_runtime_is_closed() {
 #[test]
 fn any_executor_may_poll() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build().unwrap();
-    let server = super::common::Server::start();
+    let server = harness::Server::start();
     let redlock = runtime.block_on(async {
         redquorum::Redlock::builder().node(server.url()).no_restart_guard().build().await.unwrap()
     });
@@ -122,7 +122,7 @@ async fn waiting_leaves_others_their_turn() {
 /// Law: two spellings of one server's address are one server, and refused: it would vote twice.
 #[tokio::test]
 async fn one_server_under_two_names_is_refused() {
-    let servers = [super::common::Server::start(), super::common::Server::start()];
+    let servers = [harness::Server::start(), harness::Server::start()];
     let port = servers[0].port();
     let built = redquorum::Redlock::builder()
         .node(format!("redis://localhost:{port}"))

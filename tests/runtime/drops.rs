@@ -5,7 +5,7 @@ use std::time::Duration;
 use redquorum::testing::MemoryCluster;
 
 use super::support::{KEY, nothing_is_left};
-use crate::ear::Ear;
+use harness::Ear;
 
 /// Law: a guard dropped on a plain thread, outside every runtime, releases its lock.
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use redquorum::testing::MemoryCluster;
 use redquorum::{AcquireError, NodeVote, Outcome, Redlock, RedlockBuilder};
 use tokio::time::Instant;
 
-use crate::ear::Ear;
+use harness::Ear;
 
 const TTL: Duration = Duration::from_secs(10);
 

@@ -6,11 +6,7 @@
 
 mod cancel;
 mod closing;
-#[path = "../common/mod.rs"]
-mod common;
 mod drops;
-#[path = "../common/ear.rs"]
-mod ear;
 mod fencing;
 mod guard;
 mod histories;

@@ -7,8 +7,6 @@
 #![cfg(target_os = "linux")]
 
 mod checker;
-#[path = "../common/mod.rs"]
-mod common;
 mod history;
 mod nodes;
 mod page;

@@ -12,11 +12,13 @@ use tracing::{Event, Metadata, Subscriber};
 pub struct Ear(Arc<Mutex<String>>);
 
 impl Ear {
+    /// Adds a line.
     pub fn note(&self, text: impl fmt::Display) {
         let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         writeln!(heard, "{text}").expect("write to a string");
     }
 
+    /// All lines so far.
     pub fn heard(&self) -> String {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -23,9 +23,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::Server;
-use super::port::{Listener, Port};
-use super::replies::ReplyFramer;
+use crate::Server;
+use crate::port::{Listener, Port};
+use crate::replies::ReplyFramer;
 
 /// Pieces under way in one direction of one connection, of at most 64 KiB each; then reading pauses.
 const QUEUE_BOUND: usize = 1024;
@@ -67,7 +67,9 @@ pub struct Traffic {
     pub accepted: u64,
     /// Connections open now.
     pub open: u64,
+    /// What went to the server.
     pub requests: Flow,
+    /// What came from it.
     pub replies: Flow,
 }
 
@@ -111,6 +113,7 @@ impl Proxy {
         proxy
     }
 
+    /// The port on 127.0.0.1 where it listens.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -192,6 +195,7 @@ impl Proxy {
 
     // What passed.
 
+    /// What has passed so far.
     pub fn traffic(&self) -> Traffic {
         Traffic {
             accepted: self.shared.accepted.load(Relaxed),
@@ -398,7 +402,7 @@ struct Pump<'a> {
 
 impl<'a> Pump<'a> {
     fn new(direction: Direction, modes: watch::Receiver<Modes>, shared: &'a Shared) -> Self {
-        let framer = ReplyFramer::new();
+        let framer = ReplyFramer::default();
         Self { direction, modes, shared, queue: VecDeque::new(), framer, swallowing: false, lost: false }
     }
 

@@ -6,10 +6,8 @@
 //! Everything here blocks for milliseconds at most and needs no runtime: a [`Proxy`] runs on a thread
 //! of its own, so neither a busy test runtime nor paused tokio time bends the faults it makes.
 
-// Each test file compiles its own copy of this module and uses a part of it.
-#![allow(dead_code, unused_imports)]
-
 mod cluster;
+mod ear;
 mod faketime;
 mod port;
 mod proxy;
@@ -20,6 +18,7 @@ mod tls;
 use std::time::{Duration, Instant};
 
 pub use cluster::Cluster;
+pub use ear::Ear;
 pub use faketime::{faketime, set_clock, with_clock_in};
 pub use proxy::{Flow, Mode, Proxy, Traffic};
 pub use replies::ReplyFramer;

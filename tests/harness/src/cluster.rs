@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::thread;
 use std::time::Duration;
 
-use super::{Proxy, Server, ServerBuilder};
+use crate::{Proxy, Server, ServerBuilder};
 
 /// N servers that know nothing of each other. Derefs to a slice of [`Server`].
 pub struct Cluster {
@@ -36,6 +36,7 @@ impl Cluster {
         Self { servers }
     }
 
+    /// The address of each server, in order.
     pub fn urls(&self) -> Vec<String> {
         self.servers.iter().map(Server::url).collect()
     }

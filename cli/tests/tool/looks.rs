@@ -3,8 +3,8 @@
 use regex::Regex;
 use serde_json::Value;
 
-use crate::common::Cluster;
 use crate::support::*;
+use harness::Cluster;
 
 #[track_caller]
 fn json(output: &std::process::Output) -> Value {

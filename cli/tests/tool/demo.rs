@@ -1,14 +1,10 @@
-//! The demo as a user runs it: a program of its own, which ends well and says what it shows.
-
-#![cfg(feature = "testing")]
-
-mod common;
-mod programs;
+//! The demo: it ends well, and says what it shows.
 
 use std::process::Output;
 
-use common::Cluster;
-use programs::example;
+use harness::Cluster;
+
+use crate::support::{bare, done};
 
 const ACTS: [&str; 6] = [
     "1. Nobody else wants it",
@@ -19,8 +15,11 @@ const ACTS: [&str; 6] = [
     "6. A worker outlives its lock",
 ];
 
-fn demo(nodes: &str) -> Output {
-    example("demo").env("NODES", nodes).output().expect("cargo runs")
+/// Plays on these nodes, on nodes in memory if there are none.
+fn demo(nodes: &[String]) -> Output {
+    let mut command = bare(if nodes.is_empty() { &["demo"] } else { &["demo", "--real"] });
+    command.env("REDQUORUM_NODES", nodes.join(" "));
+    done(command)
 }
 
 #[track_caller]
@@ -39,14 +38,14 @@ fn assert_all_well(output: &Output) {
 /// Without any server, all six acts are as they should be.
 #[test]
 fn demo_ends_well_in_memory() {
-    assert_all_well(&demo(""));
+    assert_all_well(&demo(&[]));
 }
 
 /// The same on real servers, with faults made by the demo's own proxies.
 #[test]
 fn demo_ends_well_on_servers() {
     let cluster = Cluster::start(5);
-    assert_all_well(&demo(&cluster.urls().join(" ")));
+    assert_all_well(&demo(&cluster.urls()));
     for server in cluster.iter() {
         assert_eq!(server.keys(), [""; 0], "the demo leaves nothing behind");
     }
@@ -55,7 +54,7 @@ fn demo_ends_well_on_servers() {
 /// What cannot begin is told apart from what went wrong.
 #[test]
 fn demo_refuses_too_few_nodes() {
-    let output = demo("redis://127.0.0.1:1");
+    let output = demo(&["redis://127.0.0.1:1".to_owned()]);
     assert_eq!(output.status.code(), Some(2));
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("three nodes at least"), "{told}");

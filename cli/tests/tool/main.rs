@@ -2,9 +2,7 @@
 //!
 //! Servers here were just started and hold nothing, so every call says `--no-restart-guard`, as such a user would.
 
-#[path = "../common/mod.rs"]
-mod common;
-
+mod demo;
 mod doctor;
 mod face;
 mod looks;

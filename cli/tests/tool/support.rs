@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::Cluster;
+use harness::Cluster;
 
 /// How long anything may take that only has to happen.
 pub const SOON: Duration = Duration::from_secs(20);

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
 
-use crate::common::{Cluster, Server};
 use crate::support::*;
+use harness::{Cluster, Server};
 
 /// Of the keys here.
 const TTL: Duration = Duration::from_secs(1);

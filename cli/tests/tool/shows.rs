@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use regex::Regex;
 use serde_json::Value;
 
-use crate::common::Cluster;
 use crate::support::*;
+use harness::Cluster;
 
 /// A benchmark measures each node, the quorum, contention and one slow node, and leaves nothing behind.
 #[test]

@@ -4,10 +4,11 @@
 //! and nothing of what a reply says. Garbage never makes it panic or stall: an unknown type counts as
 //! one line.
 
-/// Finds the ends of top-level replies in a byte stream that arrives in arbitrary pieces.
+/// Finds the ends of top-level replies in a byte stream that arrives in arbitrary pieces, from
+/// the beginning of the stream on.
 ///
 /// No stack of nested arrays is kept: it is enough to count the values that the reply still owes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ReplyFramer {
     /// Values still to come before the current top-level reply is whole; 0 between two replies.
     owed: u64,
@@ -16,19 +17,16 @@ pub struct ReplyFramer {
 }
 
 /// The piece of a value that the next byte belongs to.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy)]
 enum Part {
     /// The type byte and what follows up to the line feed.
+    #[default]
     Line,
     /// The rest of a string of known length, with its closing CRLF.
     Body(u64),
 }
 
 impl ReplyFramer {
-    pub fn new() -> Self {
-        Self { owed: 0, part: Part::Line, line: Vec::new() }
-    }
-
     /// Whether the next byte begins a new top-level reply.
     pub fn between_replies(&self) -> bool {
         self.owed == 0

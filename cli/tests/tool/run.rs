@@ -5,8 +5,8 @@ use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 
-use crate::common::{Cluster, Server};
 use crate::support::*;
+use harness::{Cluster, Server};
 
 /// What a command finds in its environment, it can hand on; what it writes and reads passes through; its code is the tool's.
 #[test]

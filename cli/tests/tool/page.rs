@@ -6,11 +6,11 @@ use std::process::{Command, Output};
 use nix::sys::signal::Signal;
 use regex::Regex;
 
-use crate::common::{Cluster, Server};
 use crate::support::*;
+use harness::{Cluster, Server};
 
-const PAGE: &str = include_str!("../../docs/cli.md");
-const README: &str = include_str!("../../README.md");
+const PAGE: &str = include_str!("../../../docs/cli.md");
+const README: &str = include_str!("../../../README.md");
 
 /// The block of a page in this language that has these words.
 #[track_caller]

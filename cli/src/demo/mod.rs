@@ -1,7 +1,7 @@
 //! Six short acts of a quorum lock, each of which checks what it shows.
 //!
-//! On nodes in memory, or on real ones, each behind a proxy that makes the faults. Shared with the example of the same name;
-//! knows nothing of the tool but how it puts words.
+//! On nodes in memory, or on real ones, each behind a proxy that makes the faults. Knows nothing of the tool but how it puts
+//! words.
 
 mod nodes;
 mod proxy;

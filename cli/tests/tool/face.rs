@@ -2,8 +2,8 @@
 
 use std::process::Stdio;
 
-use crate::common::{Cluster, Server};
 use crate::support::*;
+use harness::{Cluster, Server};
 
 const COMMANDS: [&str; 9] =
     ["run", "status", "nodes", "doctor", "bench", "watch", "demo", "completions", "man"];

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{Cluster, Mode, Server, ServerBuilder};
 use crate::support::*;
+use harness::{Cluster, Mode, Server, ServerBuilder};
 
 /// As `docs/operations.md` wants a node.
 fn good() -> ServerBuilder {
@@ -282,7 +282,7 @@ fn few_clients_left_are_found() {
 fn slow_answers_are_found() {
     let cluster = good_set();
     let proxies = cluster.proxies();
-    let urls: Vec<_> = proxies.iter().map(crate::common::Proxy::url).collect();
+    let urls: Vec<_> = proxies.iter().map(harness::Proxy::url).collect();
     proxies[2].replies(Mode::Delay(Duration::from_millis(300)));
     assert_found(&urls, &[], 2, &["reply-timeout"]);
     proxies[1].replies(Mode::Delay(Duration::from_millis(300)));

@@ -18,8 +18,8 @@ use redis::{FromRedisValue, RedisResult, ToRedisArgs, Value};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
-use super::port::Port;
-use super::tls::{Certificate, Tls};
+use crate::port::Port;
+use crate::tls::{Certificate, Tls};
 
 /// A healthy server answers within 50 ms; this is for a machine that is busy building.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -148,6 +148,7 @@ impl Server {
         Self::builder().start()
     }
 
+    /// To start one in another way.
     pub fn builder() -> ServerBuilder {
         ServerBuilder::default()
     }
@@ -167,6 +168,7 @@ impl Server {
 
     // Where it is.
 
+    /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
@@ -211,6 +213,7 @@ impl Server {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
+    /// Whether its process lives, frozen or not.
     pub fn is_running(&self) -> bool {
         self.process().is_some()
     }
@@ -298,6 +301,7 @@ impl Server {
         self.query(command)
     }
 
+    /// The value of a key that is a string.
     pub fn get(&self, key: &str) -> Option<String> {
         self.ask(&["GET", key])
     }
@@ -311,6 +315,7 @@ impl Server {
         }
     }
 
+    /// Whether it holds the key.
     pub fn exists(&self, key: &str) -> bool {
         self.ask(&["EXISTS", key])
     }
@@ -348,6 +353,7 @@ impl Server {
         self.info_number("stats", "total_connections_received")
     }
 
+    /// Which server it is.
     pub fn version(&self) -> Version {
         let valkey = self.info("server", "valkey_version");
         let is_valkey = valkey.is_some();
@@ -537,8 +543,11 @@ impl Drop for Process {
 /// Which server it is, as far as tests need to tell versions apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
+    /// Valkey, not Redis.
     pub is_valkey: bool,
+    /// The first number of the version.
     pub major: u32,
+    /// The second one.
     pub minor: u32,
 }
 
