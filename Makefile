@@ -12,16 +12,17 @@ test: ## Run every check: format, lints, tests, docs, features, dependencies, co
 test-matrix: ## Run the tests against each supported server version
 	@scripts/test-matrix.sh
 
+# All of it with the same features, so that nothing is built twice.
+soak_test = cargo test --release --workspace --all-features
+
 .PHONY: soak
 soak: ## Torture for an hour, then the promised figures in full size, on a quiet machine
-	cargo test --release --all-features --test torture -- --ignored long_storm --nocapture
-	cargo test --release --all-features --test figures --test latency --test memory --test turns \
-		--test keeping --test keeping_costs --test fencing_cost --test wall_clock -- --ignored --nocapture \
-		--test-threads 1
-	cargo test --release --package redquorum-cli --test tool -- --ignored --nocapture --test-threads 1
-	cargo test --release --all-features --lib fuzz_for_long -- --ignored --nocapture
-	REDQUORUM_FUZZ=1000000 cargo test --release --package redquorum-cli --bin redquorum any_file
-	scripts/compose-test.sh "cargo test --release --all-features --test torture -- --ignored containers --nocapture"
+	$(soak_test) --test torture -- --ignored long_storm --nocapture
+	$(soak_test) --test figures --test quiet --test tool -- --ignored --nocapture --test-threads 1
+	$(soak_test) --test servers -- --ignored --nocapture --test-threads 1 keeping:: wall_clock::
+	$(soak_test) --lib fuzz_for_long -- --ignored --nocapture
+	REDQUORUM_FUZZ=1000000 $(soak_test) --bin redquorum any_file
+	scripts/compose-test.sh "$(soak_test) --test torture -- --ignored containers --nocapture"
 
 # The version that Cargo.toml states, which rustup gets if it is not there.
 rust_version = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)

@@ -27,7 +27,7 @@
 //! # }
 //! ```
 //!
-//! `tests/users_service.rs` of this package is a small service with all of its tests, as a template for your own.
+//! `tests/memory/users_service.rs` in the source is a small service with all of its tests, as a template for your own.
 //!
 //! # Faults
 //!

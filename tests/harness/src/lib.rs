@@ -6,6 +6,7 @@
 //! Everything here blocks for milliseconds at most and needs no runtime: a [`Proxy`] runs on a thread
 //! of its own, so neither a busy test runtime nor paused tokio time bends the faults it makes.
 
+mod alone;
 mod cluster;
 mod ear;
 mod faketime;
@@ -15,8 +16,10 @@ mod replies;
 mod server;
 mod tls;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+pub use alone::alone;
 pub use cluster::Cluster;
 pub use ear::Ear;
 pub use faketime::{faketime, set_clock, with_clock_in};
@@ -24,6 +27,12 @@ pub use proxy::{Flow, Mode, Proxy, Traffic};
 pub use replies::ReplyFramer;
 pub use server::{Server, ServerBuilder, Version, server_binary};
 pub use tls::Certificate;
+
+/// The top folder of the project, in which cargo, make and the scripts run.
+pub fn top() -> &'static Path {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.ancestors().nth(2).expect("it is two folders down")
+}
 
 /// Waits until `condition` holds, and panics with `what` where it does not within `within`.
 ///
