@@ -45,7 +45,7 @@ rm -rf "$package"/src/protocol "$package"/src/node/* "$package"/tests/*
 mkdir "$package/tests/protocol"
 cp src/lib.rs "$package/src/"
 cp -r src/protocol "$package/src/"
-cp -r src/node/mod.rs src/node/store.rs src/node/store "$package/src/node/"
+cp -r src/node/mod.rs src/node/store "$package/src/node/"
 cp -r tests/protocol/main.rs tests/protocol/exhaustive.rs tests/protocol/simulation "$package/tests/protocol/"
 
 # Text for people is no decision.

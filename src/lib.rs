@@ -94,8 +94,6 @@
 #[cfg(feature = "blocking")]
 pub mod blocking;
 #[cfg(feature = "runtime")]
-mod builder;
-#[cfg(feature = "runtime")]
 mod client;
 #[cfg(feature = "runtime")]
 mod clock;
@@ -105,50 +103,27 @@ mod config;
 #[cfg(all(doc, not(doctest)))]
 pub mod docs;
 #[cfg(feature = "runtime")]
-mod error;
-#[cfg(feature = "runtime")]
-mod guard;
-#[cfg(feature = "runtime")]
 mod meter;
 #[doc(hidden)]
 pub mod node;
-#[cfg(feature = "runtime")]
-mod parts;
 #[doc(hidden)]
 pub mod protocol;
 #[cfg(feature = "runtime")]
-mod report;
-#[cfg(feature = "runtime")]
 mod runtime;
-#[cfg(feature = "runtime")]
-mod scope;
-#[cfg(feature = "runtime")]
-mod shared;
-#[cfg(feature = "runtime")]
-mod status;
 #[cfg(feature = "testing")]
 pub mod testing;
 
 #[cfg(feature = "runtime")]
-pub use builder::{IntoNode, NodeAddress, RedlockBuilder};
-#[cfg(feature = "runtime")]
-pub use client::{LockRequest, Redlock};
-#[cfg(feature = "runtime")]
-pub use error::{
-    AcquireError, BuildError, ExtendError, InvalidRequest, ReleaseError, ResumeError, WithLockError,
+pub use client::{
+    AcquireError, BuildError, ExtendError, Health, Inspection, IntoNode, InvalidRequest, LockGuard,
+    LockParts, LockRequest, NodeAddress, NodeInspection, NodeReport, NodeState, NodeStatus, NodeVote,
+    Outcome, Persistence, Redlock, RedlockBuilder, ReleaseError, Report, ResumeError, ResumeRequest, Role,
+    WithLockError,
 };
-#[cfg(feature = "runtime")]
-pub use guard::LockGuard;
-#[cfg(feature = "runtime")]
-pub use parts::{LockParts, ResumeRequest};
 #[cfg(feature = "runtime")]
 pub use protocol::fencing::FencingToken;
 #[cfg(feature = "runtime")]
-pub use report::{Inspection, NodeInspection, NodeReport, NodeState, Outcome, Report};
-#[cfg(feature = "runtime")]
 pub use runtime::term::Lost;
-#[cfg(feature = "runtime")]
-pub use status::{Health, NodeStatus, NodeVote, Persistence, Role};
 
 /// The examples of the README are tests.
 #[cfg(all(doctest, feature = "runtime"))]

@@ -16,7 +16,7 @@ mod on {
 
     use ::metrics::{counter, gauge, histogram};
 
-    use crate::error::AcquireError;
+    use crate::client::error::AcquireError;
     use crate::protocol::lease::{End, Event, Lease, NotExtended, Released};
     use crate::protocol::message::Reply;
     use crate::protocol::time::Instant;
@@ -200,7 +200,7 @@ mod off {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use crate::error::AcquireError;
+    use crate::client::error::AcquireError;
     use crate::protocol::lease::{Event, Lease};
     use crate::protocol::message::Reply;
     use crate::protocol::time::Instant;

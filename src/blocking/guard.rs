@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::runtime::Runtime;
-use crate::error::{ExtendError, ReleaseError};
-use crate::parts::LockParts;
+use crate::client::error::{ExtendError, ReleaseError};
+use crate::client::parts::LockParts;
+use crate::client::report::Report;
 use crate::protocol::fencing::FencingToken;
-use crate::report::Report;
 use crate::runtime::term::Lost;
 
 /// A held lock. As [`redquorum::LockGuard`](crate::LockGuard): until [`LockGuard::remaining`] is zero, no other client of these

@@ -63,11 +63,11 @@ use std::time::Duration;
 pub use self::guard::LockGuard;
 pub use self::request::{LockRequest, ResumeRequest};
 use self::runtime::Runtime;
-use crate::builder::RedlockBuilder;
-use crate::error::{AcquireError, BuildError, InvalidRequest, WithLockError};
-use crate::parts::LockParts;
-use crate::report::Inspection;
-use crate::status::NodeStatus;
+use crate::client::builder::RedlockBuilder;
+use crate::client::error::{AcquireError, BuildError, InvalidRequest, WithLockError};
+use crate::client::parts::LockParts;
+use crate::client::report::Inspection;
+use crate::client::status::NodeStatus;
 
 /// A client of a set of independent nodes, on which it takes quorum locks; its calls block.
 ///

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::guard::LockGuard;
 use super::runtime::Runtime;
-use crate::error::{AcquireError, ResumeError, WithLockError};
+use crate::client::error::{AcquireError, ResumeError, WithLockError};
 
 /// A request for a lock: adjust it, then end it with [`LockRequest::acquire`] or [`LockRequest::with`].
 ///

@@ -15,12 +15,12 @@ use super::census::Census;
 use super::hints::Hints;
 use super::mailbox::{Delivery, Request};
 use crate::meter;
-use crate::protocol::debt::Debt;
-use crate::protocol::line::NodeName;
+use crate::protocol::in_doubt::Debt;
 use crate::protocol::message::{ConnectionId, NotSent, Operation, Reply, ServerMessage, Unknown};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::Standing;
 use crate::protocol::time::Instant;
+use crate::protocol::wait_queue::rank::NodeName;
 
 /// Bounds of one node's door.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
 
-use crate::protocol::debt::Debt;
+use crate::protocol::in_doubt::Debt;
 use crate::protocol::message::{ConnectionId, Operation, Reply};
 use crate::protocol::quorum::{NodeId, NodeSet};
 use crate::protocol::restart::Standing;

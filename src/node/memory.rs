@@ -15,11 +15,11 @@ use super::silence::Silence;
 use super::store::{Store, WakeUp};
 use super::{Call, Desk, Wakeups};
 use crate::clock::Clock;
-use crate::protocol::line::NodeName;
 use crate::protocol::message::{NotSent, Operation, Reply, Unknown};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::{RestartGuard, Standing};
 use crate::protocol::time::Instant;
+use crate::protocol::wait_queue::rank::NodeName;
 
 /// One server in memory.
 pub(crate) struct Server {

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use super::{Debts, Mailbox, Notice};
 use crate::clock::Clock;
-use crate::protocol::debt::{Debt, Doubt};
-use crate::protocol::line::LINE_LIFE;
+use crate::protocol::in_doubt::{Debt, Doubt};
 use crate::protocol::message::{ClientId, Key, Owner};
 use crate::protocol::quorum::{NodeId, NodeSet};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl};
+use crate::protocol::wait_queue::rank::LINE_LIFE;
 
 /// The length of a hand-over by a client that only passes on what was not meant for it.
 const PASSED_ON: Duration = Duration::from_millis(500);

@@ -12,8 +12,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::quorum::{NodeId, NodeSet, Quorum};
-use super::time::Instant;
+use crate::protocol::quorum::{NodeId, NodeSet, Quorum};
+use crate::protocol::time::Instant;
 
 /// How far beyond its own clock a node lets a client's clock advance a counter: one that is years ahead moves the tokens
 /// by this much. Well-kept clocks differ by less than a second.

@@ -8,17 +8,15 @@
 //! Public for the project's own simulation, which is another crate. It is no part of the stable interface.
 
 pub mod backoff;
-pub mod debt;
 pub mod fencing;
-pub mod keep;
+pub mod in_doubt;
 pub mod lease;
-pub mod line;
 pub mod message;
-mod patience;
 mod per_node;
 pub mod quorum;
+pub mod renewal;
 pub mod restart;
 pub mod round;
 pub mod time;
 pub mod validity;
-pub mod waiter;
+pub mod wait_queue;

@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use super::message::{Holder, HolderValue, Reply, Uncounted, Unknown};
-use super::per_node::PerNode;
-use super::quorum::{NodeId, Quorum};
-use super::time::Instant;
+use crate::protocol::message::{Holder, HolderValue, Reply, Uncounted, Unknown};
+use crate::protocol::per_node::PerNode;
+use crate::protocol::quorum::{NodeId, Quorum};
+use crate::protocol::time::Instant;
 
 /// What the votes so far decide.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -282,8 +282,8 @@ impl Round {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{Owner, Unknown};
     use super::*;
+    use crate::protocol::message::{Owner, Unknown};
 
     fn round(nodes: usize) -> Round {
         Round::new(Quorum::of(nodes).unwrap(), Instant::default())
@@ -312,7 +312,7 @@ mod tests {
     }
 
     fn down() -> Reply {
-        Reply::NotSent(super::super::message::NotSent::Suspect)
+        Reply::NotSent(crate::protocol::message::NotSent::Suspect)
     }
 
     /// Rule 6: success at Q grants, with two nodes still silent.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::time::Instant;
+use crate::protocol::time::Instant;
 
 /// The constant part of the drift allowance. Servers count expiry in whole milliseconds, so a key may go up to one
 /// early on the server, and the TTL's own rounding takes another (Redlock's specification allows for the same 2 ms).

@@ -11,19 +11,19 @@ use smallvec::SmallVec;
 use super::driver::Driver;
 use super::guard::{self, Outlook};
 use super::in_line::{self, Ended};
+use crate::client::error::AcquireError;
+use crate::client::report::Report;
 use crate::config::{Keeping, Wait};
-use crate::error::AcquireError;
 use crate::node::Node;
 use crate::protocol::backoff::{Backoff, Cause};
 use crate::protocol::fencing::Retention;
 use crate::protocol::lease::{Asking, Event, Failure, Lease, Terms};
-use crate::protocol::line::{self, Lines, Ranks};
 use crate::protocol::message::{Holder, Key, Owner, Reply, Unknown};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::round::Round;
 use crate::protocol::time::Instant;
-use crate::report::Report;
-use crate::shared::{Counted, Shared};
+use crate::protocol::wait_queue::rank::{self, Lines, Ranks};
+use crate::runtime::shared::{Counted, Shared};
 
 /// A pause is never so short that other tasks of the same thread get no turn.
 const LEAST_PAUSE: Duration = Duration::from_millis(1);
@@ -148,7 +148,7 @@ pub(crate) async fn acquire(
 /// The nodes that may keep the line for a key.
 pub(crate) fn ranks(shared: &Shared, key: &Key) -> Ranks {
     let names: SmallVec<[_; 8]> = shared.nodes.iter().map(Node::name).collect();
-    line::rank(key.as_bytes(), &names, shared.quorum)
+    rank::rank(key.as_bytes(), &names, shared.quorum)
 }
 
 /// What a lease of this client has to know of them.

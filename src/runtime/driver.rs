@@ -13,14 +13,14 @@ use super::term::Watched;
 use crate::clock::Clock;
 use crate::meter;
 use crate::node::{Delivery, Mailbox, Registered, Request};
-use crate::protocol::debt::Doubt;
+use crate::protocol::in_doubt::Doubt;
 use crate::protocol::lease::{CallId, Event, Lease, Send};
 use crate::protocol::message::{ConnectionId, NotSent, Operation, Reply};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::round::Round;
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
-use crate::shared::Shared;
+use crate::runtime::shared::Shared;
 
 /// A lease and its calls in flight.
 pub(crate) struct Driver {

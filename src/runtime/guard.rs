@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::error::AcquireError;
+use crate::client::error::AcquireError;
 use crate::node::{Node, State};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::Standing;
 use crate::protocol::time::Instant;
-use crate::shared::Shared;
+use crate::runtime::shared::Shared;
 
 /// A node that comes back, or is promoted, may change the outlook before the guard ends.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);

@@ -11,16 +11,16 @@ use rand::random;
 
 use super::acquire::{self, Failed, Request, explain, is_final, new_owner};
 use super::driver::Driver;
-use crate::error::AcquireError;
+use crate::client::error::AcquireError;
 use crate::meter;
 use crate::node::{self, Mailbox, News, Registered, Seat};
 use crate::protocol::lease::{Asking, Event as LeaseEvent, Lease};
-use crate::protocol::line::{self, Lines, Ranks};
 use crate::protocol::message::{Holder, Reply};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::time::Instant;
-use crate::protocol::waiter::{Event, Habits, Waiter};
-use crate::shared::{Counted, Shared};
+use crate::protocol::wait_queue::rank::{self, Lines, Ranks};
+use crate::protocol::wait_queue::waiter::{Event, Habits, Waiter};
+use crate::runtime::shared::{Counted, Shared};
 
 /// How standing in line ended.
 pub(crate) enum Ended {
@@ -63,7 +63,7 @@ pub(super) async fn wait(
     let client = shared.wakeups.client();
     let habits = Habits {
         client,
-        hand_over: line::hand_over(shared.pace.worst(), request.terms.ttl),
+        hand_over: rank::hand_over(shared.pace.worst(), request.terms.ttl),
         reply_timeout: request.terms.reply_timeout,
         drift: request.terms.drift,
     };

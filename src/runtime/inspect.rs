@@ -3,10 +3,10 @@
 use std::future::poll_fn;
 use std::pin::pin;
 
+use crate::client::report::Inspection;
 use crate::node::{Mailbox, Request};
 use crate::protocol::message::{Found, Key, Operation, Reply, Unknown};
-use crate::report::Inspection;
-use crate::shared::Shared;
+use crate::runtime::shared::Shared;
 
 /// Asks every node once, and waits for their answers as long as a round would.
 ///

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::meter;
 use crate::node::{Debts, Mailbox, Node, Notice, Request, Wakeups};
-use crate::protocol::debt::{DebtId, Ledger, Settled};
+use crate::protocol::in_doubt::{DebtId, Ledger, Settled};
 use crate::protocol::message::{ConnectionId, Reply};
 use crate::protocol::time::Instant;
 
@@ -112,7 +112,7 @@ mod tests {
     use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
     use super::*;
-    use crate::protocol::debt::{Debt, Doubt, MAX_DEBTS_PER_NODE};
+    use crate::protocol::in_doubt::{Debt, Doubt, MAX_DEBTS_PER_NODE};
     use crate::protocol::message::{Key, Owner};
     use crate::protocol::quorum::NodeId;
     use crate::protocol::validity::{Drift, Ttl};

@@ -10,4 +10,5 @@ pub(crate) mod janitor;
 pub(crate) mod keeper;
 pub(crate) mod pace;
 pub(crate) mod resume;
+pub(crate) mod shared;
 pub(crate) mod term;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::acquire;
 use super::driver::Driver;
+use crate::client::error::ResumeError;
+use crate::client::parts::LockParts;
+use crate::client::report::Report;
 use crate::config::Keeping;
-use crate::error::ResumeError;
-use crate::parts::LockParts;
 use crate::protocol::fencing::Carry;
 use crate::protocol::lease::{Event, Failure, Lease, Terms};
 use crate::protocol::message::{Key, Owner};
-use crate::report::Report;
-use crate::shared::{Counted, Shared};
+use crate::runtime::shared::{Counted, Shared};
 
 /// One request, checked.
 pub(crate) struct Request {

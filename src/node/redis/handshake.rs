@@ -23,9 +23,9 @@ use super::health::Health;
 use super::names;
 use crate::clock::Clock;
 use crate::node::Adoption;
-use crate::protocol::line::NodeName;
 use crate::protocol::message::{Key, Owner, OwnerHex, ServerMessage};
 use crate::protocol::quorum::NodeId;
+use crate::protocol::wait_queue::rank::NodeName;
 
 /// A client that finds one node without a marker among others with one waits for so long: another client may be adopting
 /// all of them at this moment.

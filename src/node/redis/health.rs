@@ -10,12 +10,12 @@ use tokio::sync::watch;
 use super::facts::{self, Look, Mark};
 use crate::meter;
 use crate::node::{Adoption, Census, Facts};
-use crate::protocol::line::NodeName;
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::{
     Cause, Id, Marker, MarkerSeen, Memory, Reading, RestartGuard, Role, Run, Standing,
 };
 use crate::protocol::time::Instant;
+use crate::protocol::wait_queue::rank::NodeName;
 
 /// One address, as its readings show it.
 pub(super) struct Health {

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Store, StoredValue, millis};
-use crate::protocol::line::{LINE_LIFE, MOST_IN_LINE, SILENT_AFTER};
 use crate::protocol::message::{ClientId, Holder, Key, Owner, Place, Reply};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
+use crate::protocol::wait_queue::rank::{LINE_LIFE, MOST_IN_LINE, SILENT_AFTER};
 
 /// One owner in line, and its client.
 type Member = (Owner, ClientId);

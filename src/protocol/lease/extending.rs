@@ -1,7 +1,7 @@
 //! Extending a held lease, taking one over from another process, healing, and loss: rule 7.
 
 use super::{End, Event, Failure, Lease, NotExtended, Phase, Request, Terms};
-use crate::protocol::debt::Doubt;
+use crate::protocol::in_doubt::Doubt;
 use crate::protocol::message::{Key, Owner, Reply};
 use crate::protocol::quorum::{NodeId, NodeSet};
 use crate::protocol::round::Verdict;

@@ -1,7 +1,7 @@
 //! The life of a lease, step by step: one law each.
 
-use super::super::message::{Holder, Uncounted, Unknown};
 use super::*;
+use crate::protocol::message::{Holder, Uncounted, Unknown};
 
 mod fenced;
 mod voted;

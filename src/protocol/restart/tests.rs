@@ -1,5 +1,5 @@
-use super::super::message::{Holder, Reply, Uncounted};
 use super::*;
+use crate::protocol::message::{Holder, Reply, Uncounted};
 
 const GUARD: Duration = Duration::from_millis(10_102);
 const LONG: Duration = Duration::from_secs(86_400);

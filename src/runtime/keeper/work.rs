@@ -12,15 +12,15 @@ use tokio_util::sync::CancellationToken;
 use super::{Kept, LeaseId, Order, Orders};
 use crate::clock::Clock;
 use crate::node::{Mailbox, Node, Request};
-use crate::protocol::keep::Keep;
 use crate::protocol::lease::{CallId, Event, Lease, NotExtended};
 use crate::protocol::message::{Extension, Extensions, MOST_EXTENSIONS, Operation, Reply};
 use crate::protocol::quorum::NodeId;
+use crate::protocol::renewal::Keep;
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
 use crate::runtime::driver::Driver;
+use crate::runtime::shared::Counted;
 use crate::runtime::term::Lost;
-use crate::shared::Counted;
 
 /// Most extensions that are under way without a verdict: half of what a node's door admits for what creates nothing, so that
 /// releases always find room beside them. At a round trip of 10 ms that is 200 000 in a second.

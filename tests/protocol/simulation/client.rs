@@ -3,7 +3,7 @@
 //! Decides nothing that the runtime would not: it takes outputs, hands them to a node's door, and feeds back what
 //! becomes of them. Its debts are in `debts.rs`.
 
-use redquorum::protocol::debt::{Debt, Ledger};
+use redquorum::protocol::in_doubt::{Debt, Ledger};
 use redquorum::protocol::lease::{Event as LeaseEvent, Lease, Send};
 use redquorum::protocol::message::Reply;
 use redquorum::protocol::quorum::NodeId;

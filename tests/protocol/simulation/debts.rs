@@ -1,6 +1,6 @@
 //! A client's debts: drives the real `Ledger` by its contract, and watches that each debt ends when it may and must.
 
-use redquorum::protocol::debt::{Debt, DebtId};
+use redquorum::protocol::in_doubt::{Debt, DebtId};
 use redquorum::protocol::message::{ConnectionId, Reply};
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;

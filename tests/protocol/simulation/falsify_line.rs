@@ -4,7 +4,7 @@
 use redquorum::protocol::lease::End;
 use redquorum::protocol::message::{Operation, Owner, Reply};
 use redquorum::protocol::time::Instant;
-use redquorum::protocol::waiter::Setback;
+use redquorum::protocol::wait_queue::waiter::Setback;
 
 use super::broken::Switch;
 use super::node::Node;

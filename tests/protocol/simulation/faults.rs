@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redquorum::protocol::debt::Ledger;
+use redquorum::protocol::in_doubt::Ledger;
 use redquorum::protocol::quorum::NodeId;
 
 use super::broken::Switch;

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use redquorum::protocol::debt::{Debt, MARGIN};
-use redquorum::protocol::line::LINE_LIFE;
+use redquorum::protocol::in_doubt::{Debt, MARGIN};
 use redquorum::protocol::message::{HolderValue, Operation, Owner};
 use redquorum::protocol::quorum::{NodeId, NodeSet, Quorum};
 use redquorum::protocol::time::Instant;
+use redquorum::protocol::wait_queue::rank::LINE_LIFE;
 
 use super::client::Client;
 use super::clock::TrueTime;

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use redquorum::protocol::line::LINE_LIFE;
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
+use redquorum::protocol::wait_queue::rank::LINE_LIFE;
 
 use super::laws::{Finding, require};
 use super::witness::OwnerWitness;

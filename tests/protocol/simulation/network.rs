@@ -3,13 +3,13 @@
 
 use std::collections::VecDeque;
 
-use redquorum::protocol::debt::{Debt, DebtId};
+use redquorum::protocol::in_doubt::{Debt, DebtId};
 use redquorum::protocol::lease::CallId;
-use redquorum::protocol::line::NodeName;
 use redquorum::protocol::message::{ConnectionId, NotSent, Operation, Reply, Unknown};
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::restart::{Memory, Standing};
 use redquorum::protocol::time::Instant;
+use redquorum::protocol::wait_queue::rank::NodeName;
 
 use super::broken::Switch;
 use super::clock::{MILLI, TrueTime};

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use redquorum::node::store::Store;
-use redquorum::protocol::line::NodeName;
 use redquorum::protocol::message::{HolderValue, Key, Owner, Reply, Unknown};
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::restart::{Id, Marker, MarkerSeen, Reading, Run};
 use redquorum::protocol::time::Instant;
+use redquorum::protocol::wait_queue::rank::NodeName;
 
 use super::broken::Switch;
 use super::clock::{Clock, MILLI, TrueTime};

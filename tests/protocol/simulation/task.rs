@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use redquorum::protocol::backoff::{Backoff, Cause};
-use redquorum::protocol::keep::Keep;
 use redquorum::protocol::lease::{Asking, Event as LeaseEvent, Failure, Lease, NotExtended, Released};
 use redquorum::protocol::message::{HolderValue, Owner, Reply};
 use redquorum::protocol::quorum::NodeSet;
+use redquorum::protocol::renewal::Keep;
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::validity::Ttl;
 

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use redquorum::protocol::lease::{Asking, Failure, Lease};
-use redquorum::protocol::line::{self, Lines, NodeName, Ranks};
 use redquorum::protocol::message::{HolderValue, NotSent, Operation, Reply, Unknown};
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::validity::Ttl;
-use redquorum::protocol::waiter::{Event as WaiterEvent, Habits, Waiter};
+use redquorum::protocol::wait_queue::rank::{self, Lines, NodeName, Ranks};
+use redquorum::protocol::wait_queue::waiter::{Event as WaiterEvent, Habits, Waiter};
 
 use super::broken::Switch;
 use super::client::Tenure;
@@ -63,7 +63,7 @@ impl World {
     pub fn ranks(&self, client: usize, key: usize) -> Ranks {
         let name = |node: usize| self.links[self.link_of(client, node)].name;
         let names: Vec<Option<NodeName>> = (0..self.nodes.len()).map(name).collect();
-        line::rank(self.keys[key].as_bytes(), &names, self.plan.quorum)
+        rank::rank(self.keys[key].as_bytes(), &names, self.plan.quorum)
     }
 
     /// What a lease of this client has to know of the lines for a key; nothing where it does not wait in one.
@@ -80,7 +80,7 @@ impl World {
         let terms = self.plan.terms(ttl);
         let habits = Habits {
             client: board.client,
-            hand_over: line::hand_over(board.pace, ttl),
+            hand_over: rank::hand_over(board.pace, ttl),
             reply_timeout: terms.reply_timeout,
             drift: terms.drift,
         };

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redquorum::node::store::WakeUp;
-use redquorum::protocol::debt::{Debt, Doubt};
-use redquorum::protocol::line::LINE_LIFE;
+use redquorum::protocol::in_doubt::{Debt, Doubt};
 use redquorum::protocol::message::{ClientId, Operation, Owner, Reply};
 use redquorum::protocol::quorum::{NodeId, NodeSet};
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::validity::{Drift, Ttl};
+use redquorum::protocol::wait_queue::rank::LINE_LIFE;
 
 use super::broken::Switch;
 use super::clock::MILLI;

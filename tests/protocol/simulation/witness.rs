@@ -2,7 +2,7 @@
 //!
 //! Written by the world as commands pass its boundary, never by the protocol, and never read by it.
 
-use redquorum::protocol::debt::{Debt, MARGIN};
+use redquorum::protocol::in_doubt::{Debt, MARGIN};
 use redquorum::protocol::lease::{CallId, End};
 use redquorum::protocol::message::{ConnectionId, Operation, Owner, Reply};
 use redquorum::protocol::quorum::{NodeId, NodeSet};

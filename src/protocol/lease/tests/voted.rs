@@ -1,8 +1,8 @@
 //! Claims that a line node's vote stands behind.
 
-use super::super::super::line::Lines;
-use super::super::super::message::{ClientId, HolderValue};
 use super::*;
+use crate::protocol::message::{ClientId, HolderValue};
+use crate::protocol::wait_queue::rank::Lines;
 
 const VOTER: usize = 1;
 
@@ -149,5 +149,5 @@ fn a_hand_over_allows_for_the_slowest_grant() {
             _ => None,
         })
         .collect();
-    assert_eq!(hand_overs, [line::hand_over(Duration::from_millis(191), ttl(10_000)); 3]);
+    assert_eq!(hand_overs, [rank::hand_over(Duration::from_millis(191), ttl(10_000)); 3]);
 }

@@ -1,9 +1,9 @@
 //! One waiter, by hand.
 
-use super::super::line::{NodeName, rank};
-use super::super::message::Holder;
-use super::super::quorum::Quorum;
 use super::*;
+use crate::protocol::message::Holder;
+use crate::protocol::quorum::Quorum;
+use crate::protocol::wait_queue::rank::{NodeName, rank};
 
 const C1: ConnectionId = ConnectionId(1);
 const C2: ConnectionId = ConnectionId(2);

@@ -5,17 +5,17 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{ExtendError, ReleaseError};
+use crate::client::error::{ExtendError, ReleaseError};
+use crate::client::report::Report;
 use crate::protocol::fencing::FencingToken;
 use crate::protocol::lease::{Event, NotExtended, Released};
 use crate::protocol::message::{Key, Owner};
 use crate::protocol::round::Round;
 use crate::protocol::validity::Ttl;
-use crate::report::Report;
 use crate::runtime::driver::Driver;
 use crate::runtime::keeper::Held;
+use crate::runtime::shared::{Counted, Shared};
 use crate::runtime::term::{Lost, Watched};
-use crate::shared::{Counted, Shared};
 
 /// A held lock. Holding it means: until [`LockGuard::remaining`] is zero, no other client of these nodes acquires the
 /// same lock. It does *not* mean that time stops: a paused process wakes up after its validity, so look at

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use super::message::Reply;
-use super::quorum::{NodeId, Quorum};
-use super::time::Instant;
+use crate::protocol::message::Reply;
+use crate::protocol::quorum::{NodeId, Quorum};
+use crate::protocol::time::Instant;
 
 /// A node is asked again this often without a pause: the way there and back is one, and timers are coarse.
 const AT_ONCE: u8 = 2;
@@ -112,8 +112,8 @@ impl Patience {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::Holder;
     use super::*;
+    use crate::protocol::message::Holder;
 
     fn at(micros: u64) -> Instant {
         Instant::default().after(Duration::from_micros(micros))

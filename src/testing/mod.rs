@@ -185,7 +185,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::builder::{NodeAddress, RedlockBuilder};
+use crate::client::builder::{NodeAddress, RedlockBuilder};
 use crate::clock::Clock;
 use crate::node::memory::Server;
 use crate::protocol::message::Key;

@@ -9,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::client::Redlock;
+use crate::client::error::BuildError;
 use crate::clock::Clock;
 use crate::config::{BACKLOG, Config, Guard, Wait};
-use crate::error::BuildError;
 use crate::node::redis::address::Address;
 use crate::node::redis::{self as redis_node, Settings};
 use crate::node::{self, Census, Debts, Hints, Limits, Node, State, Wakeups};
@@ -23,7 +23,7 @@ use crate::runtime::alarm::Alarm;
 use crate::runtime::janitor::{self, Balance};
 use crate::runtime::keeper::{self, Keeper};
 use crate::runtime::pace::Pace;
-use crate::shared::Shared;
+use crate::runtime::shared::Shared;
 
 /// How long `build` waits, once a quorum is connected, for the other nodes: a healthy one needs no longer, and a client
 /// should not start with fewer nodes than it could have.

@@ -7,13 +7,13 @@
 //! | --- | --- |
 //! | [`rank`] | which nodes keep the line for a key, the best first: the same for all clients |
 //! | [`Lines`] | what a lease has to know of the line, to hand over when it ends |
-//! | [`super::waiter`] | one waiter: entering, being woken, claiming, leaving |
+//! | [`crate::protocol::wait_queue::waiter`] | one waiter: entering, being woken, claiming, leaving |
 
 use std::time::Duration;
 
-use super::message::ClientId;
-use super::quorum::{NodeId, NodeSet, Quorum};
-use super::validity::Ttl;
+use crate::protocol::message::ClientId;
+use crate::protocol::quorum::{NodeId, NodeSet, Quorum};
+use crate::protocol::validity::Ttl;
 
 /// How long an entry lives on its node after the last look of anybody: the line's keys expire then.
 pub const LINE_LIFE: Duration = Duration::from_secs(60);
@@ -67,7 +67,7 @@ fn mix(mut hash: u64) -> u64 {
 pub fn rank(key: &[u8], names: &[Option<NodeName>], quorum: Quorum) -> Ranks {
     let key = fnv(key);
     let most = quorum.nodes() - quorum.needed() + 1;
-    let mut ranked = [(0, 0); super::quorum::MAX_NODES];
+    let mut ranked = [(0, 0); crate::protocol::quorum::MAX_NODES];
     let (mut known, mut unknown) = (0, NodeSet::EMPTY);
     for (index, name) in names.iter().enumerate().take(quorum.nodes()) {
         match name {
@@ -91,13 +91,13 @@ pub fn rank(key: &[u8], names: &[Option<NodeName>], quorum: Quorum) -> Ranks {
 /// Nodes in order of rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ranks {
-    nodes: [NodeId; super::quorum::MAX_NODES],
+    nodes: [NodeId; crate::protocol::quorum::MAX_NODES],
     count: u8,
 }
 
 impl Default for Ranks {
     fn default() -> Self {
-        Self { nodes: [NodeId::new(0); super::quorum::MAX_NODES], count: 0 }
+        Self { nodes: [NodeId::new(0); crate::protocol::quorum::MAX_NODES], count: 0 }
     }
 }
 
@@ -153,7 +153,7 @@ impl Lines {
     /// The node of `unsent` that is told first: a quorum that ends with the best, and then the others. Were the best told
     /// last, the next holder would be woken by so much later; were it told first, its claims would often come before
     /// the releases. Claims go in the same order.
-    pub(super) fn next(&self, unsent: NodeSet) -> Option<NodeId> {
+    pub(crate) fn next(&self, unsent: NodeSet) -> Option<NodeId> {
         let early = unsent.filter(|node| self.early.contains(*node)).min();
         early.or_else(|| unsent.contains(self.best).then_some(self.best)).or_else(|| { unsent }.pop())
     }

@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::Redlock;
+use crate::client::error::{InvalidRequest, ResumeError};
+use crate::client::guard::LockGuard;
 use crate::config::{Config, Keeping};
-use crate::error::{InvalidRequest, ResumeError};
-use crate::guard::LockGuard;
 use crate::protocol::fencing::{Carry, END, FencingToken};
 use crate::protocol::lease::Lease;
 use crate::protocol::message::{Key, Owner};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
 use crate::runtime::resume;
-use crate::shared::Shared;
+use crate::runtime::shared::Shared;
 
 /// A held lock taken out of its guard ([`LockGuard::into_parts`]), for another process to go on with
 /// ([`Redlock::resume`]).

@@ -1,15 +1,18 @@
 //! The settings of a client: defaults with their reasons, and the checks that a request has to pass.
 
+mod invalid;
+
 use std::time::Duration;
 
-use crate::error::InvalidRequest;
 use crate::protocol::fencing::Retention;
-use crate::protocol::keep;
 use crate::protocol::lease::Terms;
 use crate::protocol::message::Key;
 use crate::protocol::quorum::Quorum;
+use crate::protocol::renewal;
 use crate::protocol::restart::RestartGuard;
 use crate::protocol::validity::{Drift, Ttl};
+
+pub use invalid::InvalidRequest;
 
 /// Long enough for a garbage collection, a slow disk or a failover of the caller's database; short enough that a crashed
 /// holder does not block others for long.
@@ -191,7 +194,7 @@ impl Config {
         }
         // An extension that waits in vain for replies leaves time for another one.
         let left =
-            ttl.saturating_sub(self.drift.allowance(terms.ttl)).saturating_sub(keep::interval(terms.ttl));
+            ttl.saturating_sub(self.drift.allowance(terms.ttl)).saturating_sub(renewal::interval(terms.ttl));
         let most = left / 2;
         let reply_timeout = self.reply_timeout.unwrap_or(terms.reply_timeout.min(most));
         if reply_timeout > most || most.is_zero() {
@@ -296,7 +299,10 @@ mod tests {
             format!("its marker | | every {}", seconds(crate::node::redis::LOOK_EVERY)),
             format!("from 1 byte to {MAX_KEY_LENGTH} bytes |"),
             format!("{BACKLOG} sets at most, {} with releases", 2 * BACKLOG),
-            format!("{} at most, then the one that ends first", crate::protocol::debt::MAX_DEBTS_PER_NODE),
+            format!(
+                "{} at most, then the one that ends first",
+                crate::protocol::in_doubt::MAX_DEBTS_PER_NODE
+            ),
             format!("from 1 to {} are possible", crate::protocol::quorum::MAX_NODES),
             format!("| {} before the end of validity |", millis(crate::runtime::alarm::EARLY)),
             format!("| {} at most; one, where", crate::protocol::message::MOST_EXTENSIONS),
@@ -305,11 +311,11 @@ mod tests {
             format!("| `fencing_retention` | {} days", DEFAULT_FENCING_RETENTION.as_secs() / 86_400),
             format!("more than {} ahead", seconds(crate::protocol::fencing::MOST_AHEAD)),
             "| `max_hold` | none: until it is released |".to_owned(),
-            format!("again after a {}th of the TTL", keep::AGAIN),
+            format!("again after a {}th of the TTL", renewal::AGAIN),
         ];
         assert_eq!(Config::default().keeping, Keeping { alive: false, longest: None });
-        assert_eq!((keep::SHARE, keep::JITTER), (3, 3), "a third, or up to a third earlier");
-        let readme = include_str!("../README.md");
+        assert_eq!((renewal::SHARE, renewal::JITTER), (3, 3), "a third, or up to a third earlier");
+        let readme = include_str!("../../README.md");
         for row in rows {
             assert!(readme.contains(&row), "{row:?} is not in the README");
         }

@@ -19,12 +19,12 @@ use tokio::sync::{mpsc, oneshot};
 pub(crate) use self::work::run;
 use super::driver::Driver;
 use super::term::{Lost, Watched};
-use crate::protocol::keep::Keep;
 use crate::protocol::lease::Event;
 use crate::protocol::message::Owner;
+use crate::protocol::renewal::Keep;
 use crate::protocol::round::Round;
 use crate::protocol::validity::Ttl;
-use crate::shared::Counted;
+use crate::runtime::shared::Counted;
 
 /// Names a kept lease.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

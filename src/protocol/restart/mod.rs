@@ -8,10 +8,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::message::{Reply, Uncounted};
-use super::quorum::NodeId;
-use super::time::Instant;
-use super::validity::{Drift, Ttl};
+use crate::protocol::message::{Reply, Uncounted};
+use crate::protocol::quorum::NodeId;
+use crate::protocol::time::Instant;
+use crate::protocol::validity::{Drift, Ttl};
 
 /// Servers tell their uptime in whole seconds, cut from two clock readings.
 const UPTIME_ROUNDING: Duration = Duration::from_secs(1);

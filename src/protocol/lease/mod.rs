@@ -11,19 +11,25 @@
 //!
 //! Upholds rules 1 to 7 of the design.
 
+mod extending;
+mod fenced;
+mod patience;
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
-use super::debt::{Debt, Doubt};
-use super::fencing::{Carry, Fence, Fencing};
-use super::line::{self, Lines};
-use super::message::{ConnectionId, Key, NotSent, Operation, Owner, Reply};
-use super::patience::Patience;
-use super::per_node::PerNode;
-use super::quorum::{NodeId, NodeSet, Quorum};
-use super::restart::Standing;
-use super::round::{Round, Verdict, Vote};
-use super::time::Instant;
-use super::validity::{Drift, Ttl, Validity};
+use crate::protocol::fencing::{Carry, Fence, Fencing};
+use crate::protocol::in_doubt::{Debt, Doubt};
+use crate::protocol::lease::patience::Patience;
+use crate::protocol::message::{ConnectionId, Key, NotSent, Operation, Owner, Reply};
+use crate::protocol::per_node::PerNode;
+use crate::protocol::quorum::{NodeId, NodeSet, Quorum};
+use crate::protocol::restart::Standing;
+use crate::protocol::round::{Round, Verdict, Vote};
+use crate::protocol::time::Instant;
+use crate::protocol::validity::{Drift, Ttl, Validity};
+use crate::protocol::wait_queue::rank::{self, Lines};
 
 /// What a lease is held to: the numbers of one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -601,7 +607,7 @@ impl Lease {
     }
 
     fn hand_over(&self) -> Ttl {
-        line::hand_over(self.round_trip, self.terms.ttl)
+        rank::hand_over(self.round_trip, self.terms.ttl)
     }
 
     fn released(&self, verdict: Verdict) -> Released {
@@ -625,8 +631,3 @@ impl Lease {
         2 * self.round.held() > self.round.denied()
     }
 }
-
-mod extending;
-mod fenced;
-#[cfg(test)]
-mod tests;

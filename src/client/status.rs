@@ -8,7 +8,7 @@ use crate::node::{Facts, Node, State};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::{self, Standing};
 use crate::protocol::time::Instant;
-use crate::shared::Shared;
+use crate::runtime::shared::Shared;
 
 /// How one node is. What it did not tell, because it was never connected or because the user must not ask, is `None`.
 /// `Display` is one line.

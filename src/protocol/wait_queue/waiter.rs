@@ -15,15 +15,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::debt::{Debt, Doubt};
-use super::line::{LINE_LIFE, Ranks};
-use super::message::{
+use crate::protocol::in_doubt::{Debt, Doubt};
+use crate::protocol::message::{
     ClientId, ConnectionId, HolderValue, Key, NotSent, Operation, Owner, Place, Reply, Unknown,
 };
-use super::quorum::{NodeId, NodeSet};
-use super::round::Round;
-use super::time::Instant;
-use super::validity::{Drift, Ttl};
+use crate::protocol::quorum::{NodeId, NodeSet};
+use crate::protocol::round::Round;
+use crate::protocol::time::Instant;
+use crate::protocol::validity::{Drift, Ttl};
+use crate::protocol::wait_queue::rank::{LINE_LIFE, Ranks};
 
 /// The client's sign of life: its best-placed waiter looks this often, less up to 40 ms, which are drawn: no more than
 /// once a second.

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use super::time::Instant;
-use super::validity::Ttl;
+use crate::protocol::time::Instant;
+use crate::protocol::validity::Ttl;
 
 /// An extension is due when a third of the TTL has gone by: the other two thirds are for trying again.
 pub const SHARE: u32 = 3;
@@ -83,8 +83,8 @@ fn share(whole: Duration, random: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::super::validity::Drift;
     use super::*;
+    use crate::protocol::validity::Drift;
 
     fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)

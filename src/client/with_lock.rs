@@ -4,9 +4,9 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
+use crate::client::error::WithLockError;
+use crate::client::guard::LockGuard;
 use crate::client::{LockRequest, Redlock};
-use crate::error::WithLockError;
-use crate::guard::LockGuard;
 
 impl Redlock {
     /// Runs `work` under the lock named `key`: acquires it as [`Redlock::acquire`] does, keeps it alive for as long as the

@@ -10,16 +10,16 @@ use redis::{Cmd, Script, Value};
 
 use super::names;
 use crate::protocol::fencing::{Carry, END, Fence, FencingToken};
-use crate::protocol::line::MOST_IN_LINE;
 use crate::protocol::message::{
     Extension, Found, Holder, HolderValue, Operation, Owner, OwnerHex, Place, Reply, ServerMessage, Unknown,
 };
+use crate::protocol::wait_queue::rank::MOST_IN_LINE;
 
 /// A script from its parts, in their order.
 macro_rules! script {
     ($($part:literal),+) => {
         LazyLock::new(|| {
-            Source::new(concat!($(include_str!(concat!("../scripts/", $part, ".lua"))),+))
+            Source::new(concat!($(include_str!(concat!("../../scripts/", $part, ".lua"))),+))
         })
     };
 }
