@@ -13,7 +13,7 @@ features() {
 deny() {
     if cargo deny --version >/dev/null 2>&1; then
         # Without the advisories: their database has to be fetched, and changes without a change here.
-        cargo deny check bans licenses sources
+        cargo deny --workspace check bans licenses sources
     else
         echo "skipped: cargo-deny is not installed"
     fi
@@ -29,13 +29,13 @@ step "libfaketime" scripts/faketime.sh
 step "other clients" scripts/languages.sh
 # The measurements are a package of their own, which nothing else here would build.
 benches=(--manifest-path benches/Cargo.toml)
-step "format" cargo fmt --check
+step "format" cargo fmt --all --check
 step "format benches" cargo fmt --check "${benches[@]}"
-step "clippy" cargo clippy --all-targets --all-features -- -D warnings
+step "clippy" cargo clippy --workspace --all-targets --all-features -- -D warnings
 step "clippy benches" env CARGO_TARGET_DIR=target cargo clippy --locked "${benches[@]}" --all-targets --all-features -- -D warnings
 # The layer below all others stands alone: it must not need what the features bring.
 step "protocol alone" cargo test --no-default-features --lib --test exhaustive --test simulation
-step "tests" cargo test --all-features --no-fail-fast
+step "tests" cargo test --workspace --all-features --no-fail-fast
 step "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features
 for feature in $(features); do
     step "only $feature" cargo check --no-default-features --features "$feature"

@@ -21,7 +21,7 @@
 //! ```
 //!
 //! The guide is [Testing your own service](crate::docs::testing_your_service): faults, paused time, suspended machines.
-//! `tests/users_service.rs` of this package is a small service with all of its tests, as a template for your own.
+//! `tests/memory/users_service.rs` of this package is a small service with all of its tests, as a template for your own.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,0 +1,8 @@
+//! The public face on nodes in memory, most of it under tokio's paused clock. Only two tests of `runtime::closing` need a
+//! server.
+
+mod examples;
+mod interface;
+mod metrics;
+mod runtime;
+mod users_service;
