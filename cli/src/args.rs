@@ -77,7 +77,7 @@ pub struct Common {
     /// Lets nodes vote at once that may have lost their memory. Only for nodes that were just set up and hold nothing: else
     /// one that restarts empty may give a lock to a second holder
     #[arg(long, global = true, conflicts_with = "restart_delay", help_heading = "Nodes")]
-    pub without_restart_delay: bool,
+    pub no_restart_delay: bool,
 
     /// How long an attempt to connect may take [default: 1s]
     #[arg(long, global = true, value_name = "TIME", value_parser = duration, help_heading = "Nodes")]

@@ -26,7 +26,7 @@ pub struct File {
     #[serde(default, deserialize_with = "time")]
     restart_delay: Option<Duration>,
     #[serde(default)]
-    without_restart_delay: bool,
+    no_restart_delay: bool,
     #[serde(default, deserialize_with = "time")]
     connect_timeout: Option<Duration>,
     #[serde(default, deserialize_with = "time")]
@@ -84,10 +84,10 @@ impl Places {
             },
         };
         let given: Vec<_> = common.nodes.iter().flat_map(|given| split(given)).collect();
-        let delay = match (common.without_restart_delay, common.restart_delay) {
+        let delay = match (common.no_restart_delay, common.restart_delay) {
             (true, _) => Delay::Off,
             (false, Some(delay)) => Delay::Of(delay),
-            (false, None) if file.without_restart_delay => Delay::Off,
+            (false, None) if file.no_restart_delay => Delay::Off,
             (false, None) => file.restart_delay.map_or(Delay::Default, Delay::Of),
         };
         Ok(Self {
