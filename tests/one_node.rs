@@ -82,7 +82,7 @@ async fn answer(
     }
 }
 
-/// The name of the first command, and its length; nothing where it is not there as a whole.
+/// The name of the first command, and its length; nothing until all of it is there.
 fn command(input: &[u8]) -> Option<(String, usize)> {
     fn number(input: &[u8], at: &mut usize) -> Option<usize> {
         let line = &input[*at..];
