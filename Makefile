@@ -60,6 +60,11 @@ bench-docs: bench bench-peers ## Measure everything, and refresh docs/benchmarks
 mutants: ## Change protocol and janitor in every small way and see whether a test notices: an hour; SHARD=0/10 for a part
 	scripts/mutants.sh $(SHARD)
 
+.PHONY: mutants-lua
+mutants-lua: ## Change each Lua script in every small way and see whether a test notices: some minutes
+	REDQUORUM_REDIS_SERVER="$$(scripts/servers.sh default)" cargo test --features testing --test script_mutants \
+		every_change_is_noticed -- --ignored --nocapture
+
 .PHONY: compose-test
 compose-test: ## Bring the five nodes of docker-compose.yml up, check them, take them down
 	@scripts/compose-test.sh

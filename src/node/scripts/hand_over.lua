@@ -17,7 +17,7 @@ if exists ~= 1 then
     return 1
 end
 
--- Takes the owner out of the line, and gives the key to the first who lives. True where there was one.
+-- Takes the owner out of the line, and gives the key to the first that lives. Returns true if there was one.
 local function hand_over()
     redis.call('ZREM', line, owner .. ARGV[2])
     if held and held ~= owner then return end
@@ -51,7 +51,7 @@ local function hand_over()
                 -- Not allowed to wake anybody: the lock is free, and whoever looks first in line gets it.
                 redis.pcall('HDEL', lives, '@')
                 redis.pcall('ZADD', line, first[2], member)
-                -- It may have been the last in line: then the line is a new one.
+                -- If it was the only entry, the line was gone and is new: without an end so far.
                 redis.pcall('EXPIRE', line, 60)
                 break
             elseif heard > 0 then
