@@ -106,13 +106,15 @@ impl IntoResponse for Refusal {
 fn status(error: &AcquireError) -> (StatusCode, Option<Duration>) {
     const SOON: Option<Duration> = Some(Duration::from_secs(1));
     match error {
-        AcquireError::WaitOver { last, .. } => status(last),
+        AcquireError::TimedOut { last, .. } => status(last),
         // Somebody works on it, and will be done before long. The rest of the key's life, which the report has, would say
         // when it is free should he have died.
         AcquireError::Held { .. } => (StatusCode::LOCKED, SOON),
         // Nodes that may have forgotten a lock do not vote for a while, and it is known how long.
-        AcquireError::Guarded { remaining, .. } => (StatusCode::SERVICE_UNAVAILABLE, remaining.or(SOON)),
-        AcquireError::NoQuorum { .. } | AcquireError::ValidityExhausted { .. } | AcquireError::Closed => {
+        AcquireError::NodesTooYoung { remaining, .. } => {
+            (StatusCode::SERVICE_UNAVAILABLE, remaining.or(SOON))
+        }
+        AcquireError::NoQuorum { .. } | AcquireError::TooSlow { .. } | AcquireError::Closed => {
             (StatusCode::SERVICE_UNAVAILABLE, SOON)
         }
         AcquireError::Invalid(_) => (StatusCode::BAD_REQUEST, None),

@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_millis(300);
 const TICKS: u32 = 4;
 
 /// Four machines, and how much their clocks are behind: 200 ms at most. With NTP it is some milliseconds; take a minute where
-/// nobody looks after clocks, and let the client's `max_ttl` and `restart_guard` allow for it.
+/// nobody looks after clocks, and let the client's `max_ttl` and `restart_delay` allow for it.
 const MACHINES: [(&str, u64); 4] = [("one", 0), ("two", 0), ("three", 100), ("four", 200)];
 
 /// Longer than the difference of clocks, the wait, and the time by which a busy machine may be late, together.

@@ -72,7 +72,7 @@ async fn work(
         }
         for number in open {
             // Whoever is refused takes the next invoice, and looks at this one again in the next turn.
-            let guard = match redlock.lock(format!("invoice:{number}")).fenced().no_wait().await {
+            let guard = match redlock.lock(format!("invoice:{number}")).fenced().without_waiting().await {
                 Ok(guard) => guard,
                 Err(error) if error.is_contention() => continue,
                 // Nothing that time would mend.

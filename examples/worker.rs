@@ -34,7 +34,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let hanging =
         redlock.lock("nightly-report").max_hold(2 * TTL).with(async |_| sleep(60 * TTL).await).await;
     match hanging {
-        Err(WithLockError::Lost { reason: Lost::HeldOut, .. }) => println!("dropped the work that hung"),
+        Err(WithLockError::Lost { reason: Lost::MaxHoldReached, .. }) => {
+            println!("dropped the work that hung")
+        }
         other => println!("{other:?}"),
     }
 

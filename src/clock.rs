@@ -2,7 +2,7 @@
 //!
 //! | clock | now | sleeping |
 //! | --- | --- | --- |
-//! | System | Linux: `CLOCK_BOOTTIME`, which goes on while the machine is suspended; other Unix: `CLOCK_MONOTONIC`, which does so on macOS; elsewhere: `std::time::Instant` | tokio's timer, looking again at the clock at least every 250 ms, or five seconds for those who wait in line |
+//! | System | Linux: `CLOCK_BOOTTIME`, which goes on while the machine is suspended; other Unix: `CLOCK_MONOTONIC`, which does so on macOS; elsewhere: `std::time::Instant` | tokio's timer, looking again at the clock at least every 250 ms, or five seconds for those who wait in the queue |
 //! | Tokio | tokio's clock | tokio's timer; for tests with a paused clock |
 //! | Manual | what the test says | until the test says so |
 //!

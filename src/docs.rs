@@ -58,6 +58,6 @@ document! {
     safety "../docs/safety.md"
     /// How all of it is shown to hold.
     testing "../docs/testing.md"
-    /// Waiting in line.
+    /// Waiting in the queue.
     waiting "../docs/waiting.md"
 }

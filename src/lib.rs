@@ -27,7 +27,7 @@
 //!   `LockGuard::is_valid` before each step that matters, race the work against `LockGuard::lost`, and where two holders at
 //!   once would do harm, let the resource refuse the late one, by its fencing token (`LockRequest::fenced`).
 //! - **that nodes remember.** A node that comes back empty does not vote for the longest TTL (see
-//!   `RedlockBuilder::restart_guard`). A backup that brings an old state back on a server that was long up is not noticed.
+//!   `RedlockBuilder::restart_delay`). A backup that brings an old state back on a server that was long up is not noticed.
 //! - **that a newcomer never gets in first.** Those who wait are served in turn; who never met contention may win in the round
 //!   trip of a hand-over.
 //!
@@ -84,7 +84,7 @@
 //!
 //! Shown in [`docs`], and in the source under `docs/`:
 //!
-//! - to use it: [from another client](docs::migrating), [what it does not do](docs::limits), [waiting in line](docs::waiting),
+//! - to use it: [from another client](docs::migrating), [what it does not do](docs::limits), [waiting in the queue](docs::waiting),
 //!   [fencing tokens](docs::fencing), [the command line tool](docs::cli);
 //! - to operate it: [nodes, restarts, access rules, metrics](docs::operations), [what it costs](docs::benchmarks);
 //! - to review it: [what holds under which assumption](docs::safety), [how it is built, and why](docs::design),
@@ -124,7 +124,7 @@ pub use client::{
 #[cfg(feature = "runtime")]
 pub use protocol::fencing::FencingToken;
 #[cfg(feature = "runtime")]
-pub use runtime::term::Lost;
+pub use runtime::loss::Lost;
 
 /// The examples of the README are tests.
 #[cfg(all(doctest, feature = "runtime"))]

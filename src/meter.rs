@@ -48,10 +48,10 @@ mod on {
         match error {
             AcquireError::Held { .. } => "contended",
             AcquireError::NoQuorum { .. } => "no_quorum",
-            AcquireError::Guarded { .. } => "guarded",
-            AcquireError::ValidityExhausted { .. } => "too_late",
-            AcquireError::TokensSpent { .. } => "tokens_spent",
-            AcquireError::WaitOver { last, .. } => cause(last),
+            AcquireError::NodesTooYoung { .. } => "too_young",
+            AcquireError::TooSlow { .. } => "too_late",
+            AcquireError::TokensExhausted { .. } => "tokens_exhausted",
+            AcquireError::TimedOut { last, .. } => cause(last),
             AcquireError::Closed => "closed",
             AcquireError::NoRandomness(_) => "no_randomness",
             // Refused before it is counted.
@@ -69,10 +69,10 @@ mod on {
             Reply::Granted | Reply::Fenced(_) | Reply::Uncounted(_) | Reply::HandedOver | Reply::Voted => {
                 "granted"
             }
-            Reply::CounterSpent => "tokens_spent",
+            Reply::CounterExhausted => "tokens_exhausted",
             Reply::Held(_) => "held",
             Reply::Absent | Reply::NotOurs => "not_ours",
-            Reply::Queued(_) | Reply::LineFull | Reply::Found(_) | Reply::Each(_) => "told",
+            Reply::Queued(_) | Reply::QueueFull | Reply::Found(_) | Reply::Each(_) => "told",
             Reply::Refused(_) => "refused",
             Reply::NotSent(_) => "not_sent",
             Reply::Unknown(_) => "unknown",
@@ -98,25 +98,25 @@ mod on {
     }
 
     /// A node's grants do not count for a while.
-    pub(crate) fn guarded(node: &Arc<str>) {
-        counter!("redquorum_node_guarded_total", "node" => node.clone()).increment(1);
+    pub(crate) fn too_young(node: &Arc<str>) {
+        counter!("redquorum_node_too_young_total", "node" => node.clone()).increment(1);
     }
 
     /// The debts of a client have changed.
     pub(crate) fn debts(before: Balance, now: Balance) {
-        gauge!("redquorum_debts_open").increment(now.open as f64 - before.open as f64);
+        gauge!("redquorum_pending_cleanups").increment(now.open as f64 - before.open as f64);
         let dropped = now.settled.dropped.saturating_sub(before.settled.dropped);
         if dropped > 0 {
-            counter!("redquorum_debts_dropped_total").increment(dropped);
+            counter!("redquorum_cleanups_dropped_total").increment(dropped);
         }
     }
 
-    /// A place in line, from 1.
+    /// A place in the queue, from 1.
     pub(crate) fn stands(place: u32) {
-        histogram!("redquorum_line_place").record(f64::from(place));
+        histogram!("redquorum_queue_place").record(f64::from(place));
     }
 
-    /// One acquire that stands in line, for as long as this lives.
+    /// One acquire that waits in the queue, for as long as this lives.
     #[derive(Debug)]
     pub(crate) struct Waiting(());
 
@@ -147,22 +147,22 @@ mod on {
                 (None, _, Some(_), _) => {
                     let now = now();
                     self.began = Some(now);
-                    gauge!("redquorum_leases_held").increment(1.0);
+                    gauge!("redquorum_locks_held").increment(1.0);
                     histogram!("redquorum_round_seconds").record(now.since(lease.round().started()));
                 }
                 (Some(began), None, _, Some(end)) => {
                     let now = now();
                     self.ended = Some(now);
-                    gauge!("redquorum_leases_held").decrement(1.0);
+                    gauge!("redquorum_locks_held").decrement(1.0);
                     histogram!("redquorum_hold_seconds").record(now.since(began));
                     let lost = match end {
                         End::Lost => "forgotten",
                         End::Expired => "expired",
                         End::TakenOver => "taken_over",
-                        End::HeldOut => "held_out",
+                        End::MaxHoldReached => "max_hold_reached",
                         End::Released | End::NotAcquired | End::HandedOn => return,
                     };
-                    counter!("redquorum_leases_lost_total", "reason" => lost).increment(1);
+                    counter!("redquorum_locks_lost_total", "reason" => lost).increment(1);
                 }
                 _ => {}
             }
@@ -229,7 +229,7 @@ mod off {
     pub(crate) fn node_up(_: &Arc<str>, _: bool) {}
 
     #[inline(always)]
-    pub(crate) fn guarded(_: &Arc<str>) {}
+    pub(crate) fn too_young(_: &Arc<str>) {}
 
     #[inline(always)]
     pub(crate) fn debts(_: Balance, _: Balance) {}

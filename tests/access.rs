@@ -127,7 +127,8 @@ async fn a_line_out_of_reach_keeps_no_lock() {
     let guard = redlock.try_acquire("k").await.expect("free");
     let waits = tokio::spawn(others.lock("k").wait(SOON).into_future());
     let line = "{k}:redquorum:line";
-    eventually(SOON, "somebody stands in line", || cluster.iter().any(|server| server.exists(line))).await;
+    eventually(SOON, "somebody waits in the queue", || cluster.iter().any(|server| server.exists(line)))
+        .await;
     guard.release().await.expect("three nodes confirm");
     waits.await.expect("no panic").expect("it is free").release().await.expect("handed over");
     cluster.no_key("k", SOON).await;
@@ -139,7 +140,7 @@ async fn a_line_out_of_reach_keeps_no_lock() {
         guard.release().await.unwrap_or_else(|error| panic!("{foreign:?}: {error}"));
         cluster.no_key("k", SOON).await;
     }
-    eventually(SOON, "nothing is owed", || redlock.open_debts() + others.open_debts() == 0).await;
+    eventually(SOON, "nothing is owed", || redlock.pending_cleanups() + others.pending_cleanups() == 0).await;
 }
 
 /// Whether a server knows the command that a rule takes away.
@@ -168,7 +169,7 @@ async fn forgotten_scripts_are_sent_again() {
 
     assert!(refused.as_ref().is_err_and(AcquireError::is_contention), "{refused:?}");
     cluster.no_key("k", SOON).await;
-    assert_eq!(redlock.open_debts(), 0);
+    assert_eq!(redlock.pending_cleanups(), 0);
 }
 
 /// Unix sockets, database numbers and users are addresses like any other, and one client may mix them.
@@ -223,7 +224,7 @@ fn documented_rules() -> Vec<String> {
     line.split_whitespace().skip(2).map(str::to_owned).collect()
 }
 
-/// The documented rights are enough for everything, the restart guard and the line included: no server refuses anything,
+/// The documented rights are enough for everything, the restart delay and the line included: no server refuses anything,
 /// nothing is missing from what the nodes tell, and every command that a script calls is among them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documented_rights_are_enough() {
@@ -366,28 +367,28 @@ async fn probe(cluster: &Cluster, user: &str, prefix: &str) -> BTreeSet<&'static
         }
     };
     let fenced = async {
-        let mut guard = redlock.lock("fenced").fenced().no_wait().await.ok()?;
+        let mut guard = redlock.lock("fenced").fenced().without_waiting().await.ok()?;
         guard.extend(2 * TTL).await.ok()?;
         guard.release().await.ok()
     };
     note("fenced", fenced.await.is_some());
 
     // Two wait. One is handed the lock, then the other; the last finds that the lock was taken from its holder.
-    let held = redlock.lock("line").no_wait().ttl(ms(2_500)).await;
+    let held = redlock.lock("line").without_waiting().ttl(ms(2_500)).await;
     let wait = || tokio::spawn(redlock.lock("line").ttl(ms(2_500)).wait(SOON).into_future());
     let waiters = [wait(), wait()];
     let name = |end: &str| format!("{prefix}{{{prefix}line}}:redquorum:{end}");
-    let in_line = || cluster.iter().any(|server| server.exists(&name("line")));
+    let in_queue = || cluster.iter().any(|server| server.exists(&name("line")));
     let woken = || cluster.iter().any(|server| is_woken(server, &name("lives")));
     for _ in 0..15 {
         tokio::time::sleep(ms(100)).await;
-        if in_line() && woken() {
+        if in_queue() && woken() {
             break;
         }
     }
-    note("line", in_line());
+    note("line", in_queue());
     // What the line notes of a client means nothing without a line.
-    note("woken", in_line() && woken());
+    note("woken", in_queue() && woken());
     if let Ok(held) = held {
         let _ = held.release().await;
     }
@@ -416,7 +417,7 @@ async fn probe(cluster: &Cluster, user: &str, prefix: &str) -> BTreeSet<&'static
     works
 }
 
-/// Whether a client in line expects to be woken, as the line's own notes say.
+/// Whether a client in the queue expects to be woken, as the line's own notes say.
 fn is_woken(server: &Server, lives: &str) -> bool {
     let Value::Array(notes) = server.command(&["HVALS", lives]) else { return false };
     notes.iter().any(|note| matches!(note, Value::BulkString(note) if note.starts_with(b"w")))
@@ -489,7 +490,7 @@ async fn each_documented_right_is_needed_for_what_is_documented() {
     let prefix = format!("{without_eval}:");
     let redlock = builder(urls(&without_eval, 0)).prefix(&prefix).build().await.expect("nodes");
     clients::all_vote(&redlock).await;
-    let guard = redlock.lock("forgotten").ttl(ms(1_000)).no_wait().await.expect("free");
+    let guard = redlock.lock("forgotten").ttl(ms(1_000)).without_waiting().await.expect("free");
     cluster.iter().for_each(|server| drop(server.command(&["SCRIPT", "FLUSH"])));
     let released = guard.release().await;
     let Err(ReleaseError::Unconfirmed { report, .. }) = &released else { panic!("{released:?}") };
@@ -510,7 +511,7 @@ async fn what_may_not_be_given_an_end_is_not_written() {
         server.command(&["SET", "app:k", "somebody's", "PX", "60000"]);
     }
     let urls = cluster.iter().map(|server| server.url_with(Some("app"), Some("secret"), 0));
-    let redlock = builder(urls).prefix("app:").no_restart_guard().build().await.expect("nodes");
+    let redlock = builder(urls).prefix("app:").without_restart_delay().build().await.expect("nodes");
 
     redlock.lock("k").wait(ms(300)).await.expect_err("somebody has it");
 
@@ -582,7 +583,7 @@ async fn patterns_and_password_are_needed() {
     let guard = redlock.acquire("k").await.expect("free");
     let waits = tokio::spawn(redlock.lock("k").wait(SOON).into_future());
     let line = || cluster.iter().any(|server| server.exists("app:{app:k}:redquorum:line"));
-    eventually(SOON, "somebody stands in line", line).await;
+    eventually(SOON, "somebody waits in the queue", line).await;
     assert!(
         !cluster.iter().any(|server| is_woken(server, "app:{app:k}:redquorum:lives")),
         "and looks by itself"

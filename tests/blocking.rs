@@ -39,7 +39,7 @@ fn memory() -> (MemoryCluster, Redlock) {
 }
 
 fn on_servers(cluster: &Cluster) -> Redlock {
-    let builder = Redlock::builder().nodes(cluster.urls()).ttl(TTL).no_restart_guard();
+    let builder = Redlock::builder().nodes(cluster.urls()).ttl(TTL).without_restart_delay();
     builder.build_blocking().expect("a quorum of nodes")
 }
 
@@ -76,7 +76,7 @@ fn are_served_in_turn(redlock: &Redlock) {
                 inside.fetch_sub(1, Ordering::SeqCst);
                 guard.release().expect("held until now");
             });
-            soon("it stands in line", || redlock.inspect(KEY).expect("a key").waiting() == number + 1);
+            soon("it waits in the queue", || redlock.inspect(KEY).expect("a key").waiting() == number + 1);
         }
         guard.release().expect("held until now");
     });
@@ -130,7 +130,7 @@ fn waits_no_longer_than_it_was_told() {
 
     let (outcome, took) = timed(|| redlock.lock(KEY).wait(ms(200)).acquire());
 
-    let Err(error @ AcquireError::WaitOver { .. }) = outcome else { panic!("{outcome:?}") };
+    let Err(error @ AcquireError::TimedOut { .. }) = outcome else { panic!("{outcome:?}") };
     assert!(error.is_contention() && took >= ms(200) && took < ms(200) + SLACK, "{took:?}");
     let (outcome, took) = timed(|| redlock.try_acquire(KEY));
     assert!(matches!(outcome, Err(AcquireError::Held { .. })), "{outcome:?}");
@@ -173,7 +173,7 @@ fn works_inside_a_runtime() {
                     assert_eq!(guard.lost(ms(1)), None);
                 }
                 let waited = redlock.lock(KEY).wait(ms(50)).acquire();
-                assert!(matches!(waited, Err(AcquireError::WaitOver { .. })), "{waited:?}");
+                assert!(matches!(waited, Err(AcquireError::TimedOut { .. })), "{waited:?}");
             }
         };
 
@@ -265,7 +265,7 @@ fn close_ends_waits() {
     let guard = redlock.acquire(KEY).expect("it is free");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| redlock.lock(KEY).wait_forever().acquire());
-        soon("it stands in line", || redlock.inspect(KEY).expect("a key").waiting() == 1);
+        soon("it waits in the queue", || redlock.inspect(KEY).expect("a key").waiting() == 1);
 
         let (clean, took) = timed(|| redlock.clone().close(ms(50)));
 
@@ -337,8 +337,11 @@ fn a_script_leaves_nothing_behind() {
 #[ignore = "started by another test"]
 fn script() {
     let Ok(nodes) = std::env::var("NODES") else { return };
-    let redlock =
-        Redlock::builder().nodes(nodes.split(' ')).no_restart_guard().build_blocking().expect("three nodes");
+    let redlock = Redlock::builder()
+        .nodes(nodes.split(' '))
+        .without_restart_delay()
+        .build_blocking()
+        .expect("three nodes");
     let guard = redlock.lock(KEY).keep_alive().acquire().expect("it is free");
     println!("held by the script: {}", guard.is_valid());
     if cfg!(target_os = "linux") {
@@ -439,7 +442,7 @@ fn requests_can_do_without_keeping() {
     assert_eq!(guard.lost(SOON), Some(Lost::Expired));
     drop(guard);
     let guard = redlock.lock(KEY).max_hold(ms(600)).acquire().expect("free again");
-    assert_eq!(guard.lost(SOON), Some(Lost::HeldOut));
+    assert_eq!(guard.lost(SOON), Some(Lost::MaxHoldReached));
 }
 
 /// Law: all waits are on the client's clock: what a test moves by hand, or what a suspended machine finds moved.

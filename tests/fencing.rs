@@ -45,7 +45,7 @@ fn counter(server: &Server) -> Option<(u64, Duration)> {
     Some((number, server.pttl(COUNTER)?))
 }
 
-/// Law: over many holders of several clients, some of which wait in line and some of which are killed in the middle, no token is
+/// Law: over many holders of several clients, some of which wait in the queue and some of which are killed in the middle, no token is
 /// as small as one handed out before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_from_holder_to_holder() {
@@ -149,8 +149,8 @@ async fn counters_at_their_end_are_an_error() {
 
     for text in [format!("{} {owner}", END - 1), "no counter".to_owned()] {
         set(text);
-        let refused = redlock.lock("k").fenced().no_wait().await;
-        let Err(AcquireError::TokensSpent { key, report }) = refused else { panic!("{refused:?}") };
+        let refused = redlock.lock("k").fenced().without_waiting().await;
+        let Err(AcquireError::TokensExhausted { key, report }) = refused else { panic!("{refused:?}") };
         assert!(key == "k" && report.granted() == 0, "{report}");
         let spent = |outcome: &Outcome| matches!(outcome, Outcome::Refused(why) if why.contains("counter"));
         assert!(clients::count(&report, spent) >= 2, "{report}");
@@ -162,7 +162,7 @@ async fn counters_at_their_end_are_an_error() {
     tokio::time::sleep(ms(50)).await;
     holder.release().await.expect("a quorum confirms");
     for waited in [waits.await.expect("no panic"), redlock.lock("k").fenced().wait_forever().await] {
-        assert!(matches!(waited, Err(AcquireError::TokensSpent { .. })), "{waited:?}");
+        assert!(matches!(waited, Err(AcquireError::TokensExhausted { .. })), "{waited:?}");
     }
 
     redlock.try_acquire("k").await.expect("without a token").release().await.expect("a quorum confirms");
@@ -185,7 +185,7 @@ async fn what_is_no_counter_is_no_holder() {
         };
         replace();
         let refused = redlock.lock("k").fenced().wait(SOON).await;
-        assert!(matches!(refused, Err(AcquireError::TokensSpent { .. })), "{foreign:?}: {refused:?}");
+        assert!(matches!(refused, Err(AcquireError::TokensExhausted { .. })), "{foreign:?}: {refused:?}");
         cluster.iter().for_each(|server| drop(server.command(&["DEL", COUNTER])));
 
         let (mut guard, _) = take(&redlock, "k").await;
@@ -308,7 +308,7 @@ async fn unfenced_holders_leave_counters_alone() {
     assert!(token(&redlock, "k").await > first);
 }
 
-/// Law: with contention, fenced and unfenced holders mixed and waiting in line, fenced tokens rise.
+/// Law: with contention, fenced and unfenced holders mixed and waiting in the queue, fenced tokens rise.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_through_the_line() {
     let cluster = Cluster::start(3);

@@ -19,7 +19,7 @@ async fn medians(nodes: usize, rounds: usize) -> (Duration, Duration) {
     let cluster = Cluster::start(nodes);
     let redlock = client(cluster.urls()).await;
     let take = async |request: LockRequest, times: &mut Vec<Duration>| {
-        let (guard, took) = timed(request.no_wait()).await;
+        let (guard, took) = timed(request.without_waiting()).await;
         guard.expect("all nodes grant").release().await.expect("all nodes confirm");
         times.push(took);
     };

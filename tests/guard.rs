@@ -18,13 +18,13 @@ const TTL: Duration = Duration::from_secs(1);
 /// guard × (1 + drift) + 2 ms.
 const GUARD: Duration = Duration::from_millis(1_012);
 
-/// A builder with the restart guard as it is by default: for the client's longest TTL.
-fn guarded<N: IntoNode>(nodes: impl IntoIterator<Item = N>) -> RedlockBuilder {
+/// A builder with the restart delay as it is by default: for the client's longest TTL.
+fn delayed<N: IntoNode>(nodes: impl IntoIterator<Item = N>) -> RedlockBuilder {
     Redlock::builder().nodes(nodes).ttl(TTL).reply_timeout(REPLY)
 }
 
 async fn client(cluster: &Cluster) -> Redlock {
-    guarded(cluster.urls()).build().await.expect("a quorum of nodes")
+    delayed(cluster.urls()).build().await.expect("a quorum of nodes")
 }
 
 /// Waits until every server has been up for so long that its uptime alone lets it vote.
@@ -45,8 +45,8 @@ fn all_count(votes: &[NodeVote]) -> bool {
     votes.iter().all(|vote| *vote == NodeVote::Counts)
 }
 
-fn is_guarded(vote: &NodeVote) -> bool {
-    matches!(vote, NodeVote::Guarded { .. })
+fn is_young_only(vote: &NodeVote) -> bool {
+    matches!(vote, NodeVote::TooYoung { .. })
 }
 
 /// What the third client of a broken pair of nodes gets while the first holds the lock: n3 was down, n2 forgot.
@@ -77,10 +77,10 @@ async fn second_holder(cluster: &Cluster, rival: impl Fn() -> RedlockBuilder) ->
 async fn a_wiped_node_makes_no_second_holder() {
     let cluster = Cluster::start(3);
 
-    let refused = second_holder(&cluster, || guarded(cluster.urls())).await;
+    let refused = second_holder(&cluster, || delayed(cluster.urls())).await;
 
     let error = refused.expect_err("the lock is held");
-    assert!(matches!(error, AcquireError::Guarded { .. } | AcquireError::Held { .. }), "{error}");
+    assert!(matches!(error, AcquireError::NodesTooYoung { .. } | AcquireError::Held { .. }), "{error}");
     let redlock = client(&cluster).await;
     redlock.lock("k").wait(SOON).await.expect("the guard ends").release().await.expect("released");
 }
@@ -90,7 +90,7 @@ async fn a_wiped_node_makes_no_second_holder() {
 async fn without_the_guard_there_would_be_two() {
     let cluster = Cluster::start(3);
 
-    let granted = second_holder(&cluster, || guarded(cluster.urls()).no_restart_guard()).await;
+    let granted = second_holder(&cluster, || delayed(cluster.urls()).without_restart_delay()).await;
 
     granted.expect("two holders at once");
 }
@@ -112,11 +112,11 @@ async fn acquire_sleeps_until_the_guard_ends() {
     assert!(waited >= GUARD, "{waited:?}");
     if early {
         for error in [once.expect_err("fresh nodes"), short.expect_err("too short a wait")] {
-            let AcquireError::Guarded { remaining, report, .. } = &error else { panic!("{error}") };
+            let AcquireError::NodesTooYoung { remaining, report, .. } = &error else { panic!("{error}") };
             assert!(remaining.is_some_and(|left| left > Duration::ZERO && left <= GUARD), "{error}");
-            let outcome = |outcome: &Outcome| matches!(outcome, Outcome::Guarded { .. } | Outcome::Pending);
+            let outcome = |outcome: &Outcome| matches!(outcome, Outcome::TooYoung { .. } | Outcome::Pending);
             assert!(report.nodes().iter().all(|node| outcome(&node.outcome)), "{report}");
-            assert!(error.to_string().contains("guarded until"), "{error}");
+            assert!(error.to_string().contains("too young until"), "{error}");
         }
         assert!(took < SLACK && short_took < SLACK, "{took:?} and {short_took:?}");
     }
@@ -158,11 +158,11 @@ async fn flushed_nodes_are_not_taken_for_new() {
     let fresh = client(&cluster).await;
     let refused = fresh.try_acquire("k").await;
 
-    assert!(matches!(refused, Err(AcquireError::Guarded { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(AcquireError::NodesTooYoung { .. })), "{refused:?}");
     until(&fresh, SOON, "all count", all_count).await;
 }
 
-/// A FLUSHALL is noticed by the look that every client takes every five seconds; the node is marked and guarded anew.
+/// A FLUSHALL is noticed by the look that every client takes every five seconds; the node is marked and delayed anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flush_is_noticed_while_connected() {
     let cluster = Cluster::start(3);
@@ -171,8 +171,8 @@ async fn a_flush_is_noticed_while_connected() {
     let marker = cluster[0].get("redquorum:node");
     cluster[0].command(&["FLUSHALL"]);
 
-    until(&redlock, SOON, "the first is guarded, the others are not", |votes| {
-        is_guarded(&votes[0]) && all_count(&votes[1..])
+    until(&redlock, SOON, "the first is too young, the others are not", |votes| {
+        is_young_only(&votes[0]) && all_count(&votes[1..])
     })
     .await;
     let noticed = Instant::now();
@@ -208,7 +208,7 @@ async fn only_durable_nodes_vote_after_a_restart() {
         })
         .await;
         let now: Vec<_> = redlock.nodes().iter().map(|node| node.vote).collect();
-        assert!(if remembers { all_count(&now) } else { now.iter().all(is_guarded) }, "{now:?}");
+        assert!(if remembers { all_count(&now) } else { now.iter().all(is_young_only) }, "{now:?}");
 
         // A client that comes after the restart judges alike.
         let fresh = client(cluster).await;
@@ -217,7 +217,7 @@ async fn only_durable_nodes_vote_after_a_restart() {
     }
 }
 
-/// A node that turns out to be a replica does not vote, whether or not it takes writes; once promoted it is guarded, and
+/// A node that turns out to be a replica does not vote, whether or not it takes writes; once promoted it is too young, and
 /// then votes again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_do_not_vote_and_promoted_ones_are_guarded() {
@@ -233,7 +233,7 @@ async fn replicas_do_not_vote_and_promoted_ones_are_guarded() {
 
     cluster[0].command(&["CONFIG", "SET", "replica-read-only", "no"]);
     let seen = votes(&redlock).await;
-    assert!(matches!(&seen[0], Outcome::NoVoter(why) if why.contains("replica")), "{seen:?}");
+    assert!(matches!(&seen[0], Outcome::NonVoting(why) if why.contains("replica")), "{seen:?}");
     cluster[1].kill9();
     let refused = redlock.try_acquire("k").await;
     assert!(matches!(refused, Err(AcquireError::NoQuorum { .. })), "{refused:?}");
@@ -241,7 +241,7 @@ async fn replicas_do_not_vote_and_promoted_ones_are_guarded() {
 
     cluster[0].command(&["REPLICAOF", "NO", "ONE"]);
     let promoted = Instant::now();
-    clients::until_votes(&redlock, |seen| matches!(seen[0], Outcome::Guarded { .. })).await;
+    clients::until_votes(&redlock, |seen| matches!(seen[0], Outcome::TooYoung { .. })).await;
     until(&redlock, SOON, "all count again", all_count).await;
     assert!(promoted.elapsed() >= GUARD, "{:?}", promoted.elapsed());
 }
@@ -266,11 +266,11 @@ async fn promotions_are_noticed_by_fenced_grants() {
     }
 }
 
-/// A guarded node counts for an extension as any other does: it is asked whether the key is there.
+/// A young node counts for an extension as any other does: it is asked whether the key is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guarded_nodes_count_for_extensions() {
     let cluster = Cluster::start(3);
-    let redlock = guarded(cluster.urls()).ttl(3 * TTL).build().await.expect("nodes");
+    let redlock = delayed(cluster.urls()).ttl(3 * TTL).build().await.expect("nodes");
     let mut guard = redlock.lock("k").wait(SOON).await.expect("the guard ends");
     eventually(SOON, "on all nodes", || cluster.values("k").iter().all(Option::is_some)).await;
     cluster[0].wipe();
@@ -282,12 +282,12 @@ async fn guarded_nodes_count_for_extensions() {
         }
     };
     tokio::time::timeout(SOON, healed).await.expect("healed");
-    assert!(is_guarded(&redlock.nodes()[0].vote));
+    assert!(is_young_only(&redlock.nodes()[0].vote));
 
     cluster[1].kill9();
-    guard.extend(3 * TTL).await.expect("a guarded node and another one carry it");
+    guard.extend(3 * TTL).await.expect("a young node and another one carry it");
 
-    assert!(is_guarded(&redlock.nodes()[0].vote), "the test was too slow to show anything");
+    assert!(is_young_only(&redlock.nodes()[0].vote), "the test was too slow to show anything");
     guard.release().await.expect("released");
 }
 
@@ -305,14 +305,14 @@ async fn one_server_has_one_vote() {
         [url(&one), url(&other), url(&one).replace("127.0.0.1", "localhost")]
     };
     for user in [None, Some("app")] {
-        let built = guarded(spelt(user)).build().await;
+        let built = delayed(spelt(user)).build().await;
         let error = built.map(|_| ()).expect_err("one server twice");
         assert!(matches!(error, BuildError::DuplicateNode { first: 1, second: 3, .. }), "{error}");
         let text = error.to_string();
         assert!(text.contains("localhost") && text.contains("127.0.0.1"), "{text}");
     }
 
-    let redlock = guarded(spelt(None)).no_restart_guard().lazy().build().await.expect("lazy");
+    let redlock = delayed(spelt(None)).without_restart_delay().lazy().build().await.expect("lazy");
     let same = |votes: &[NodeVote]| votes[2] == NodeVote::SameServer { earlier: 1 };
     until(&redlock, SOON, "the later does not vote", same).await;
     let guard = redlock.lock("k").wait(SOON).await.expect("two servers grant");
@@ -332,7 +332,7 @@ async fn nodes_tell_what_they_are() {
     });
     let mut nodes: Vec<_> = cluster.iter().map(|server| server.url_with(None, Some("s3cret"), 0)).collect();
     nodes.push("redis://127.0.0.1:1".to_owned());
-    let redlock = guarded(nodes).no_restart_guard().build().await.expect("two nodes");
+    let redlock = delayed(nodes).without_restart_delay().build().await.expect("two nodes");
     redlock.try_acquire("k").await.expect("acquired").release().await.expect("released");
 
     let seen = redlock.nodes();

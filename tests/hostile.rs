@@ -135,7 +135,7 @@ async fn everything(redlock: &Redlock, key: &str) -> bool {
         tokio::time::timeout(limit, work).await.unwrap_or_else(|_| panic!("{what} hangs"))
     }
     let mut well = true;
-    match soon("a plain lock", redlock.lock(key).no_wait()).await {
+    match soon("a plain lock", redlock.lock(key).without_waiting()).await {
         Ok(mut guard) => {
             well &= soon("extending", guard.extend(ms(2_000))).await.is_ok();
             let _ = soon("looking", redlock.inspect(key)).await.expect("a key");
@@ -390,7 +390,7 @@ async fn a_connection_out_of_step_is_given_up() {
             tokio::spawn(async move {
                 let mut round = 0;
                 while !*stopped.borrow() {
-                    if redlock.lock(format!("{task}-{round}")).no_wait().await.is_err() {
+                    if redlock.lock(format!("{task}-{round}")).without_waiting().await.is_err() {
                         // Refused at once while there is no connection: others get their turn.
                         tokio::time::sleep(ms(5)).await;
                     }
@@ -419,7 +419,7 @@ async fn a_connection_out_of_step_is_given_up() {
         // Either way every answer is to its own question from here on.
         for round in 0..10 {
             let key = format!("in step {round}");
-            let guard = redlock.lock(&key).no_wait().await.expect("granted");
+            let guard = redlock.lock(&key).without_waiting().await.expect("granted");
             assert!(cluster[0].exists(&key), "{key} was said to be held");
             guard.release().await.expect("released");
             assert!(!cluster[0].exists(&key), "{key} was said to be released");

@@ -18,7 +18,8 @@ use redquorum::{LockGuard, Lost, Redlock, ReleaseError, WithLockError};
 const TTL: Duration = Duration::from_secs(2);
 
 async fn client(urls: Vec<String>) -> Redlock {
-    let redlock = Redlock::builder().nodes(urls).no_restart_guard().ttl(TTL).build().await.expect("nodes");
+    let redlock =
+        Redlock::builder().nodes(urls).without_restart_delay().ttl(TTL).build().await.expect("nodes");
     all_vote(&redlock).await;
     redlock
 }
@@ -127,8 +128,13 @@ async fn own_error_comes_through_a_black_hole() {
     let proxies = cluster.proxies();
     let reply = ms(50);
     let urls = proxies.iter().map(Proxy::url);
-    let redlock =
-        Redlock::builder().nodes(urls).no_restart_guard().reply_timeout(reply).build().await.expect("nodes");
+    let redlock = Redlock::builder()
+        .nodes(urls)
+        .without_restart_delay()
+        .reply_timeout(reply)
+        .build()
+        .await
+        .expect("nodes");
     all_vote(&redlock).await;
     let mut failed = None;
 
@@ -208,9 +214,9 @@ async fn lose(locks: usize) -> Told {
     let redlock = client(proxies.iter().map(Proxy::url).collect()).await;
     let rival = Redlock::builder()
         .nodes(cluster.urls())
-        .no_restart_guard()
+        .without_restart_delay()
         .ttl(TTL)
-        .retry(ms(1), ms(20))
+        .retry_delay(ms(1), ms(20))
         .build()
         .await
         .expect("nodes");

@@ -48,8 +48,13 @@ async fn take(redlock: &Redlock, prefix: &'static str, locks: u64) -> Vec<Vec<Lo
 /// Takes locks on five servers and keeps them for three TTLs. `beside`: what buffers may take, besides the locks.
 async fn keep(locks: u64, ttl: Duration, beside: u64) {
     let cluster = Cluster::start(5);
-    let redlock =
-        Redlock::builder().nodes(cluster.urls()).no_restart_guard().ttl(ttl).build().await.expect("nodes");
+    let redlock = Redlock::builder()
+        .nodes(cluster.urls())
+        .without_restart_delay()
+        .ttl(ttl)
+        .build()
+        .await
+        .expect("nodes");
     all_vote(&redlock).await;
     // Buffers and the allocator's arenas take their size at first.
     for _ in 0..10 {

@@ -42,7 +42,7 @@ async fn application_data_is_never_touched() {
         tokio::time::sleep(ms(50)).await;
         assert_eq!(dump(key), before, "{key}");
     }
-    eventually(SOON, "no outcome is open", || redlock.open_debts() == 0).await;
+    eventually(SOON, "no outcome is open", || redlock.pending_cleanups() == 0).await;
 }
 
 /// A key that only one node uses otherwise costs that node's vote, and nothing else.

@@ -1,4 +1,4 @@
-//! Waiting in line on real servers: turns, ways out and faults.
+//! Waiting in the queue on real servers: turns, ways out and faults.
 
 mod clients;
 mod common;
@@ -123,7 +123,7 @@ async fn hand_overs_survive_killed_connections_and_flushed_scripts() {
     }
 }
 
-/// Law: after kill -9 of a holder, the first in line has the lock as soon as its keys expire.
+/// Law: after kill -9 of a holder, the first in the queue has the lock as soon as its keys expire.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_holder_is_outlived_by_its_ttl_only() {
     let cluster = Cluster::start(5);

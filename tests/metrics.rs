@@ -23,8 +23,8 @@ fn shown(text: &str) -> Vec<String> {
     kinds.filter_map(|kind| Some(kind.split_whitespace().next()?.to_owned())).collect()
 }
 
-/// A life of locks with everything in it that is counted, and the counts: contention, a wait in line, a loss, a lost reply,
-/// a guarded node. Nothing is counted under a name that is not documented, and everything that is documented is counted.
+/// A life of locks with everything in it that is counted, and the counts: contention, a wait in the queue, a loss, a lost reply,
+/// a young node. Nothing is counted under a name that is not documented, and everything that is documented is counted.
 #[tokio::test(start_paused = true)]
 async fn all_is_counted_under_its_documented_name() {
     let metrics = PrometheusBuilder::new().install_recorder().expect("the only recorder");
@@ -55,34 +55,34 @@ async fn all_is_counted_under_its_documented_name() {
     let owed = metrics.render();
     cluster.node(0).heal();
     cluster.nodes().iter().for_each(|node| node.set_age(Duration::ZERO));
-    let guarded = cluster.builder().ttl(ttl).restart_guard(ttl).build().await.expect("nodes");
-    assert!(matches!(guarded.try_acquire("fresh").await, Err(AcquireError::Guarded { .. })));
+    let delayed = cluster.builder().ttl(ttl).restart_delay(ttl).build().await.expect("nodes");
+    assert!(matches!(delayed.try_acquire("fresh").await, Err(AcquireError::NodesTooYoung { .. })));
     assert!(redlock.close(Duration::from_secs(20)).await);
 
     let text = metrics.render();
     for expected in [
         "redquorum_acquires_total{outcome=\"held\"} 3",
         "redquorum_acquires_total{outcome=\"contended\"} 1",
-        "redquorum_acquires_total{outcome=\"guarded\"} 1",
+        "redquorum_acquires_total{outcome=\"too_young\"} 1",
         "redquorum_releases_total{outcome=\"released\"} 1",
         "redquorum_extends_total{outcome=\"extended\"} 1",
         "redquorum_extends_total{outcome=\"lost\"} 1",
-        "redquorum_leases_lost_total{reason=\"expired\"} 1",
+        "redquorum_locks_lost_total{reason=\"expired\"} 1",
         "redquorum_hold_seconds_count 3",
-        "redquorum_leases_held 0",
+        "redquorum_locks_held 0",
         "redquorum_waiters 0",
-        "redquorum_debts_open 0",
+        "redquorum_pending_cleanups 0",
     ] {
         assert!(text.contains(expected), "{expected} is not in\n{text}");
     }
     assert!(
-        waiting.contains("redquorum_waiters 1") && waiting.contains("redquorum_leases_held 1"),
+        waiting.contains("redquorum_waiters 1") && waiting.contains("redquorum_locks_held 1"),
         "{waiting}"
     );
-    for expected in ["redquorum_debts_open 1", "redquorum_node_up{node=\"memory-1\"} 0"] {
+    for expected in ["redquorum_pending_cleanups 1", "redquorum_node_up{node=\"memory-1\"} 0"] {
         assert!(owed.contains(expected), "{expected} is not in\n{owed}");
     }
-    // The keeper's extensions are extensions.
+    // The renewal task's extensions are extensions.
     let extended = || {
         let text = metrics.render();
         let counts = text
@@ -96,7 +96,7 @@ async fn all_is_counted_under_its_documented_name() {
     assert!(extended() >= before + 8, "{} in three TTLs", extended() - before);
     kept.release().await.expect("released");
     // What this one does not bring about is documented all the same.
-    let rare = ["redquorum_debts_dropped_total", "redquorum_node_guarded_total"];
+    let rare = ["redquorum_cleanups_dropped_total", "redquorum_node_too_young_total"];
     let (documented, mut shown) = (documented(), shown(&text));
     shown.extend(rare.map(str::to_owned));
     shown.sort_unstable();

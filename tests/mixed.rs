@@ -212,14 +212,14 @@ async fn a_node_becomes_another_server_under_a_running_client() {
     let cluster = mixed(&lines, 3);
     // One that releases by the servers' own command where there is one, and one whose releases hand over.
     let patient = || builder(cluster.urls()).reply_timeout(PATIENT);
-    let plain = patient().wait_by_retrying().build().await.expect("nodes");
-    let in_line = patient().build().await.expect("nodes");
+    let plain = patient().without_wait_queue().build().await.expect("nodes");
+    let in_queue = patient().build().await.expect("nodes");
     all_vote(&plain).await;
-    all_vote(&in_line).await;
+    all_vote(&in_queue).await;
     let stop = Arc::new(AtomicBool::new(false));
     // Each has a name of its own: of two that contend, one may have the lock on two nodes only, and its release is then
     // unconfirmed where one of them goes.
-    let busy = [("busy plainly", plain.clone()), ("busy in line", in_line.clone())].map(|(key, redlock)| {
+    let busy = [("busy plainly", plain.clone()), ("busy in line", in_queue.clone())].map(|(key, redlock)| {
         let stop = stop.clone();
         tokio::spawn(async move {
             let mut rounds = 0;
@@ -235,13 +235,13 @@ async fn a_node_becomes_another_server_under_a_running_client() {
 
     for line in lines.iter().chain(lines.iter().rev()) {
         let mut guards = Vec::new();
-        for (key, redlock) in [("held plainly", &plain), ("held in line", &in_line)] {
+        for (key, redlock) in [("held plainly", &plain), ("held in line", &in_queue)] {
             guards.push((key, redlock.try_acquire(key).await.expect("two nodes grant")));
         }
 
         tokio::task::block_in_place(|| cluster[0].replace(&line.program));
         all_vote(&plain).await;
-        all_vote(&in_line).await;
+        all_vote(&in_queue).await;
 
         let version = cluster[0].version();
         let maker = if version.is_valkey { "Valkey" } else { "Redis" };
@@ -250,7 +250,7 @@ async fn a_node_becomes_another_server_under_a_running_client() {
         let native = cluster[0].commandstats("delifeq") + cluster[0].commandstats("delex");
         let able = version.at_least((8, 4), (9, 0));
         assert_eq!(native > 0, able, "{}: {native} releases by a command of its own", line.name);
-        assert_eq!(refusal_names(&plain, &in_line, 0).await, line.names_holders(), "{}", line.name);
+        assert_eq!(refusal_names(&plain, &in_queue, 0).await, line.names_holders(), "{}", line.name);
         for (key, mut guard) in guards {
             let healed = || cluster[0].exists(key);
             for _ in 0..500 {
@@ -338,5 +338,5 @@ async fn a_late_digest_at_a_node_without_scripts_is_sent_again() {
     assert!(cluster[0].exists("late"));
     proxies[0].pass();
     cluster.no_key("late", SOON).await;
-    eventually(SOON, "nothing is owed", || redlock.open_debts() == 0).await;
+    eventually(SOON, "nothing is owed", || redlock.pending_cleanups() == 0).await;
 }

@@ -104,7 +104,7 @@ fn command(input: &[u8]) -> Option<(String, usize)> {
 #[tokio::test]
 async fn no_second_form_follows_a_release() {
     let mut server = Refusing::start().await;
-    let builder = Redlock::builder().node(server.url.as_str()).no_restart_guard().wait_by_retrying();
+    let builder = Redlock::builder().node(server.url.as_str()).without_restart_delay().without_wait_queue();
     let redlock = builder.build().await.expect("a node");
     {
         let mut acquire = std::pin::pin!(redlock.try_acquire("k"));

@@ -148,7 +148,7 @@ async fn contention_and_outage_are_different_errors() {
     let outage = rival.try_acquire("other").await.expect_err("two of three are dead");
 
     assert!(matches!(contended, AcquireError::Held { .. }) && contended.is_contention(), "{contended:?}");
-    let AcquireError::WaitOver { waited, last } = &in_vain else { panic!("{in_vain:?}") };
+    let AcquireError::TimedOut { waited, last } = &in_vain else { panic!("{in_vain:?}") };
     assert!(*waited >= ms(200) && matches!(**last, AcquireError::Held { .. }), "{in_vain:?}");
     assert!(in_vain.is_contention());
     assert!(matches!(outage, AcquireError::NoQuorum { .. }) && !outage.is_contention(), "{outage:?}");
@@ -188,7 +188,7 @@ async fn a_release_that_too_few_confirm_says_so() {
     cluster[0].thaw();
     cluster[1].thaw();
     cluster.no_key("k", SOON).await;
-    eventually(SOON, "no outcome is open", || redlock.open_debts() == 0).await;
+    eventually(SOON, "no outcome is open", || redlock.pending_cleanups() == 0).await;
 }
 
 /// Closing waits for guards and open outcomes, leaves no key and no connection, and says whether all was settled.

@@ -164,7 +164,7 @@ async fn contended_cycles_over_seven_nodes_end() {
         let (cluster, dead) = (cluster.clone(), dead.clone());
         tokio::spawn(async move {
             let nodes = cluster.iter().map(Server::url).chain(dead.iter().map(Proxy::url));
-            let redlock = builder(nodes).retry(ms(2), ms(15)).build().await.expect("a quorum");
+            let redlock = builder(nodes).retry_delay(ms(2), ms(15)).build().await.expect("a quorum");
             for _ in 0..rounds {
                 redlock.lock("k").wait_forever().await.expect("acquired").release().await.expect("released");
             }

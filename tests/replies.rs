@@ -69,7 +69,7 @@ async fn no_undo_touches_the_grant_of_the_next_round() {
     let mut tasks = Vec::new();
     for _ in 0..CLIENTS {
         let redlock =
-            builder(cluster.urls()).ttl(ms(2_000)).retry(ms(2), ms(15)).build().await.expect("nodes");
+            builder(cluster.urls()).ttl(ms(2_000)).retry_delay(ms(2), ms(15)).build().await.expect("nodes");
         let (cluster, holders, held) = (cluster.clone(), holders.clone(), held.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..rounds {
@@ -141,7 +141,7 @@ async fn dropped_acquires_leave_no_key() {
     }
 
     eventually(SETTLED, "no key is left", || keys_left(&cluster) == 0).await;
-    eventually(SETTLED, "no outcome is open", || redlock.open_debts() == 0).await;
+    eventually(SETTLED, "no outcome is open", || redlock.pending_cleanups() == 0).await;
     assert!(sets(&cluster[0]) >= before + 100, "most attempts were sent");
     let quiet = scripts(&cluster[0]);
     tokio::time::sleep(ms(300)).await;
@@ -327,7 +327,7 @@ async fn commands_sent_together_find_their_own_answers() {
     // Servers before 7.0 do not name the holder in a refusal.
     let named = cluster[0].version().at_least((7, 0), (7, 2));
     // All in one turn of the runtime, more than fit into one request.
-    let attempts = (0..KEYS).map(|key| redlock.lock(format!("k{key}")).no_wait().into_future());
+    let attempts = (0..KEYS).map(|key| redlock.lock(format!("k{key}")).without_waiting().into_future());
     let mut guards = Vec::new();
     for (key, result) in futures::future::join_all(attempts).await.into_iter().enumerate() {
         match (key % 3, result) {

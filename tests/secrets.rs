@@ -24,7 +24,7 @@ async fn exercise(ear: &Ear, redlock: &Redlock) {
     seen.iter().for_each(|seen| ear.note(seen));
     let request = redlock.lock("k");
     ear.note(format!("{request:?}"));
-    match request.no_wait().await {
+    match request.without_waiting().await {
         Ok(mut guard) => {
             ear.note(format!("{guard:?} {:?} {}", guard.report(), guard.report()));
             ear.note(format!("{:?}", guard.extend(clients::TTL).await));

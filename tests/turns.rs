@@ -1,4 +1,4 @@
-//! What waiting in line costs, in numbers: looks, commands, memory, hand-overs.
+//! What waiting in the queue costs, in numbers: looks, commands, memory, hand-overs.
 //!
 //! Full sizes are ignored by default, and run by `make soak`.
 

@@ -77,7 +77,7 @@ async fn the_limit_holds_when_nothing_answers() {
     ] {
         fault();
         let (result, took) = timed(redlock.lock("k").wait(ms(1_000))).await;
-        let Err(AcquireError::WaitOver { last, .. }) = &result else { panic!("{name}: {result:?}") };
+        let Err(AcquireError::TimedOut { last, .. }) = &result else { panic!("{name}: {result:?}") };
         assert!(matches!(**last, AcquireError::NoQuorum { .. }), "{name}: {last:?}");
         assert!(took >= ms(1_000) && took < ms(1_000) + REPLY + SLACK, "{name}: {took:?}");
 
@@ -109,14 +109,14 @@ async fn a_wait_outlasts_a_crashed_holder() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_pause_after_the_last_attempt() {
     let cluster = Cluster::start(3);
-    let redlock = builder(cluster.urls()).retry(ms(5_000), ms(5_000)).build().await.expect("nodes");
+    let redlock = builder(cluster.urls()).retry_delay(ms(5_000), ms(5_000)).build().await.expect("nodes");
     clients::all_vote(&redlock).await;
     hold(&cluster, "k", 2 * SOON);
     let before = lock_commands(&cluster[0]);
 
     let (result, took) = timed(redlock.lock("k").wait(ms(1_000))).await;
 
-    assert!(matches!(result, Err(AcquireError::WaitOver { .. })), "{result:?}");
+    assert!(matches!(result, Err(AcquireError::TimedOut { .. })), "{result:?}");
     assert!(took >= ms(1_000) && took < ms(1_000) + REPLY + SLACK, "{took:?}");
     // The first attempt and the last, each with its undo.
     eventually(SOON, "two attempts were made", || lock_commands(&cluster[0]) >= before + 2).await;
@@ -151,7 +151,7 @@ async fn a_dropped_waiter_asks_no_more() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn close_ends_every_wait() {
     let cluster = Cluster::start(3);
-    let redlock = builder(cluster.urls()).retry(ms(5_000), ms(5_000)).build().await.expect("nodes");
+    let redlock = builder(cluster.urls()).retry_delay(ms(5_000), ms(5_000)).build().await.expect("nodes");
     hold(&cluster, "k", 2 * SOON);
     let before = lock_commands(&cluster[0]);
     let waiters: Vec<_> = (0..10)

@@ -98,7 +98,7 @@ async fn steps_its_clock() {
         );
         let waited = Instant::now();
         let refused = redlock.lock("kept").wait(ms(700)).await.expect_err("it is held");
-        assert!(matches!(refused, AcquireError::WaitOver { .. }), "{refused}");
+        assert!(matches!(refused, AcquireError::TimedOut { .. }), "{refused}");
         assert!((ms(699)..ms(700) + SLACK).contains(&waited.elapsed()), "{:?}", waited.elapsed());
         assert_eq!(plain.lost().await, Lost::Expired);
         let held = started.elapsed();
@@ -151,7 +151,7 @@ async fn a_clock_ten_years_ahead_moves_tokens_by_ten_seconds_in_full_size() {
 async fn tokens_rise(count: usize, wipes: usize, library: Option<&Path>) {
     const PROCESSES: usize = 4;
     let cluster = Cluster::start(5);
-    // With the restart guard, a server has to be older than the longest TTL before it votes.
+    // With the restart delay, a server has to be older than the longest TTL before it votes.
     let old = || cluster.iter().all(|server| server.uptime() >= ms(3_000));
     eventually(SOON, "servers old enough to vote", old).await;
     let folder = tempfile::tempdir().expect("a folder");
@@ -165,7 +165,7 @@ async fn tokens_rise(count: usize, wipes: usize, library: Option<&Path>) {
         .collect();
     let written =
         || std::fs::metadata(folder.path().join("tokens")).map_or(0, |file| file.len()) as usize / LINE;
-    let watcher = guarded(cluster.urls()).await;
+    let watcher = delayed(cluster.urls()).await;
 
     let (mut wiped, mut progress) = (0, (Instant::now(), 0));
     while written() < count || wiped < wipes {
@@ -174,7 +174,7 @@ async fn tokens_rise(count: usize, wipes: usize, library: Option<&Path>) {
             cluster[wiped % cluster.len()].wipe();
             wiped += 1;
             // The next one only after this one votes again: it is the loss of one node at a time that is promised.
-            tokio::time::sleep(2 * GUARDED).await;
+            tokio::time::sleep(2 * YOUNG).await;
             all_vote(&watcher).await;
         }
         if written() > progress.1 {
@@ -218,12 +218,12 @@ async fn tokens_rise(count: usize, wipes: usize, library: Option<&Path>) {
     }
 }
 
-/// The longest TTL where the restart guard is on, and with it how long a wiped node does not vote.
-const GUARDED: Duration = Duration::from_secs(1);
+/// The longest TTL where the restart delay is on, and with it how long a wiped node does not vote.
+const YOUNG: Duration = Duration::from_secs(1);
 
-/// A client with the restart guard on.
-async fn guarded<N: IntoNode>(nodes: impl IntoIterator<Item = N>) -> Redlock {
-    Redlock::builder().nodes(nodes).ttl(GUARDED).max_ttl(GUARDED).build().await.expect("a quorum of nodes")
+/// A client with the restart delay on.
+async fn delayed<N: IntoNode>(nodes: impl IntoIterator<Item = N>) -> Redlock {
+    Redlock::builder().nodes(nodes).ttl(YOUNG).max_ttl(YOUNG).build().await.expect("a quorum of nodes")
 }
 
 /// Bytes of a line in the file of tokens.
@@ -234,14 +234,14 @@ const LINE: usize = 52;
 #[ignore = "the child process of another test"]
 async fn takes_tokens() {
     let Some((nodes, folder)) = told() else { return };
-    let redlock = guarded(nodes).await;
+    let redlock = delayed(nodes).await;
     let mut tokens =
         OpenOptions::new().append(true).create(true).open(folder.join("tokens")).expect("a file");
     let witness = File::create(folder.join("witness")).expect("a file");
     while !folder.join("enough").exists() {
         let guard = match redlock.lock("tokens").fenced().wait(ms(2_000)).await {
             Ok(guard) => guard,
-            Err(AcquireError::WaitOver { .. }) => continue,
+            Err(AcquireError::TimedOut { .. }) => continue,
             Err(error) => panic!("{error}"),
         };
         flock(&witness, FlockOperation::NonBlockingLockExclusive).expect("nobody else holds");

@@ -24,7 +24,7 @@ pub const TASKS: usize = 2;
 /// How long each holds the lock.
 pub const HOLD: Duration = Duration::from_millis(1);
 
-/// This library, with waiting in line.
+/// This library, with waiting in the queue.
 pub const LINE: &str = OURS;
 /// This library's rounds, and what a client without a line does between them.
 pub const RETRY: &str = "redquorum, retrying";

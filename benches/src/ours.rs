@@ -32,7 +32,7 @@ pub struct Ours {
 impl Ours {
     /// Connects to all nodes. They were just started and hold nothing, so they may vote at once.
     pub async fn connect(urls: &[String], how: How) -> Result<Self, redquorum::BuildError> {
-        let redlock = Redlock::builder().nodes(urls).no_restart_guard().build().await?;
+        let redlock = Redlock::builder().nodes(urls).without_restart_delay().build().await?;
         Ok(Self { redlock, how, kept: Arc::default() })
     }
 

@@ -10,8 +10,8 @@ pub fn builder() -> RedlockBuilder {
     match nodes.trim() {
         "" => MemoryCluster::new(5).builder(),
         "compose" => Redlock::builder()
-            .no_restart_guard()
+            .without_restart_delay()
             .nodes((7101..=7105).map(|port| format!("redis://127.0.0.1:{port}"))),
-        nodes => Redlock::builder().no_restart_guard().nodes(nodes.split_whitespace()),
+        nodes => Redlock::builder().without_restart_delay().nodes(nodes.split_whitespace()),
     }
 }

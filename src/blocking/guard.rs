@@ -10,7 +10,7 @@ use crate::client::error::{ExtendError, ReleaseError};
 use crate::client::parts::LockParts;
 use crate::client::report::Report;
 use crate::protocol::fencing::FencingToken;
-use crate::runtime::term::Lost;
+use crate::runtime::loss::Lost;
 
 /// A held lock. As [`redquorum::LockGuard`](crate::LockGuard): until [`LockGuard::remaining`] is zero, no other client of these
 /// nodes acquires the same lock; and nothing stops a holder that does not look.

@@ -177,7 +177,7 @@ impl Redlock {
     ///
     /// None is needed, as there: it does not wait.
     pub fn try_acquire(&self, key: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
-        self.lock(key).no_wait().acquire()
+        self.lock(key).without_waiting().acquire()
     }
 
     /// A request for the lock named `key`, to be adjusted and ended with [`LockRequest::acquire`] or [`LockRequest::with`].
@@ -307,17 +307,17 @@ impl Redlock {
     }
 
     /// How many outcomes of this client are known to be open at present, as the other face's
-    /// [`open_debts`](crate::Redlock::open_debts) tells. Does not block.
+    /// [`pending_cleanups`](crate::Redlock::pending_cleanups) tells. Does not block.
     ///
     /// ```no_run
     /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// println!("{} outcomes are open", redlock.open_debts());
+    /// println!("{} outcomes are open", redlock.pending_cleanups());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn open_debts(&self) -> usize {
-        self.inner.open_debts()
+    pub fn pending_cleanups(&self) -> usize {
+        self.inner.pending_cleanups()
     }
 }
 

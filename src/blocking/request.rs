@@ -79,17 +79,17 @@ impl LockRequest {
         self
     }
 
-    /// Asks once. The error then is the cause itself, without [`AcquireError::WaitOver`] around it.
+    /// Asks once. The error then is the cause itself, without [`AcquireError::TimedOut`] around it.
     ///
     /// ```no_run
     /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// let free = redlock.lock("report").ttl(Duration::from_secs(3)).no_wait().acquire().is_ok();
+    /// let free = redlock.lock("report").ttl(Duration::from_secs(3)).without_waiting().acquire().is_ok();
     /// # Ok(())
     /// # }
     /// ```
-    pub fn no_wait(mut self) -> Self {
-        self.inner = self.inner.no_wait();
+    pub fn without_waiting(mut self) -> Self {
+        self.inner = self.inner.without_waiting();
         self
     }
 
@@ -109,7 +109,7 @@ impl LockRequest {
     }
 
     /// Keeps the lock alive, but not beyond this time, counted from before it was acquired: then it is lost
-    /// ([`Lost::HeldOut`](crate::Lost::HeldOut)) and released. Must be more than the least validity of an acquired lock.
+    /// ([`Lost::MaxHoldReached`](crate::Lost::MaxHoldReached)) and released. Must be more than the least validity of an acquired lock.
     ///
     /// ```no_run
     /// # fn example(redlock: redquorum::blocking::Redlock) -> Result<(), Box<dyn std::error::Error>> {

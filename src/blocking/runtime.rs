@@ -1,7 +1,7 @@
 //! The hidden runtime of a blocking client: one thread, for all that goes on in the background.
 //!
 //! Knows threads and futures, and nothing of locks. A caller's future is polled on the caller's own thread, which sleeps
-//! between two polls; nodes, timers and keeper run on the hidden one. So a blocking call works on any thread. Tokio's own
+//! between two polls; nodes, timers and renewal run on the hidden one. So a blocking call works on any thread. Tokio's own
 //! `block_on` would panic on one that is inside a runtime already.
 
 use std::convert::Infallible;

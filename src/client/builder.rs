@@ -11,19 +11,19 @@ use uuid::Uuid;
 use crate::client::Redlock;
 use crate::client::error::BuildError;
 use crate::clock::Clock;
-use crate::config::{BACKLOG, Config, Guard, Wait};
+use crate::config::{BACKLOG, Config, Delay, Wait};
 use crate::node::redis::address::Address;
 use crate::node::redis::{self as redis_node, Settings};
-use crate::node::{self, Census, Debts, Hints, Limits, Node, State, Wakeups};
+use crate::node::{self, ContendedKeys, Debts, Limits, Node, NodeTable, State, Wakeups};
 use crate::protocol::message::ClientId;
 use crate::protocol::quorum::{MAX_NODES, NodeId, Quorum};
-use crate::protocol::restart::RestartGuard;
+use crate::protocol::restart::RestartDelay;
 use crate::protocol::validity::Drift;
 use crate::runtime::alarm::Alarm;
 use crate::runtime::janitor::{self, Balance};
-use crate::runtime::keeper::{self, Keeper};
-use crate::runtime::pace::Pace;
+use crate::runtime::renewal::{self, Renewal};
 use crate::runtime::shared::Shared;
+use crate::runtime::worst_round_trip::WorstRoundTrip;
 
 /// How long `build` waits, once a quorum is connected, for the other nodes: a healthy one needs no longer, and a client
 /// should not start with fewer nodes than it could have.
@@ -200,9 +200,9 @@ impl RedlockBuilder {
 
     /// The life given to keys where a request names none: whole milliseconds. Default: 10 s.
     ///
-    /// Unless said otherwise it is the longest TTL of a request ([`max_ttl`](Self::max_ttl)), and with that the restart guard. Where
+    /// Unless said otherwise it is the longest TTL of a request ([`max_ttl`](Self::max_ttl)), and with that the restart delay. Where
     /// others lock for longer on the same nodes, such as the command line tool with its 10 s, set
-    /// [`restart_guard`](Self::restart_guard) to the longest of all.
+    /// [`restart_delay`](Self::restart_delay) to the longest of all.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -311,15 +311,15 @@ impl RedlockBuilder {
     /// # use std::time::Duration;
     /// # use redquorum::Redlock;
     /// let builder =
-    ///     Redlock::builder().wait_by_retrying().retry(Duration::from_millis(50), Duration::from_millis(500));
+    ///     Redlock::builder().without_wait_queue().retry_delay(Duration::from_millis(50), Duration::from_millis(500));
     /// ```
-    pub fn retry(mut self, least: Duration, most: Duration) -> Self {
+    pub fn retry_delay(mut self, least: Duration, most: Duration) -> Self {
         self.config.retry = (least, most);
         self
     }
 
-    /// Lets those who wait for a lock ask again at random moments, with the pauses of [`RedlockBuilder::retry`], instead of
-    /// standing in line at one node per key to be handed the lock by whoever releases it.
+    /// Lets those who wait for a lock ask again at random moments, with the pauses of [`RedlockBuilder::retry_delay`], instead of
+    /// waiting in the queue at one node per key to be handed the lock by whoever releases it.
     ///
     /// For clients that shall create no key but the locks themselves. All clients of a lock should agree on it: those who
     /// do not are correct all the same, only slower and less fair. See [`docs::waiting`](crate::docs::waiting).
@@ -327,10 +327,10 @@ impl RedlockBuilder {
     /// ```
     /// # use std::time::Duration;
     /// # use redquorum::Redlock;
-    /// let builder = Redlock::builder().wait_by_retrying();
+    /// let builder = Redlock::builder().without_wait_queue();
     /// ```
-    pub fn wait_by_retrying(mut self) -> Self {
-        self.config.in_line = false;
+    pub fn without_wait_queue(mut self) -> Self {
+        self.config.in_queue = false;
         self
     }
 
@@ -373,10 +373,10 @@ impl RedlockBuilder {
     /// # use std::time::Duration;
     /// # use redquorum::Redlock;
     /// // Another service takes locks of up to a minute on these nodes.
-    /// let builder = Redlock::builder().ttl(Duration::from_secs(5)).restart_guard(Duration::from_secs(60));
+    /// let builder = Redlock::builder().ttl(Duration::from_secs(5)).restart_delay(Duration::from_secs(60));
     /// ```
-    pub fn restart_guard(mut self, longest_ttl: Duration) -> Self {
-        self.config.guard = Guard::Of(longest_ttl);
+    pub fn restart_delay(mut self, longest_ttl: Duration) -> Self {
+        self.config.delay = Delay::Of(longest_ttl);
         self
     }
 
@@ -387,10 +387,10 @@ impl RedlockBuilder {
     /// # use std::time::Duration;
     /// # use redquorum::Redlock;
     /// // Nodes that a test has just started.
-    /// let builder = Redlock::builder().node("redis://127.0.0.1:7101").no_restart_guard();
+    /// let builder = Redlock::builder().node("redis://127.0.0.1:7101").without_restart_delay();
     /// ```
-    pub fn no_restart_guard(mut self) -> Self {
-        self.config.guard = Guard::Off;
+    pub fn without_restart_delay(mut self) -> Self {
+        self.config.delay = Delay::Off;
         self
     }
 
@@ -481,11 +481,11 @@ impl RedlockBuilder {
         };
         refuse_duplicates(&nodes)?;
         self.config.check(quorum)?;
-        let guard = self.config.guard()?;
+        let delay = self.config.delay()?;
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return Err(BuildError::NoRuntime) };
         let clock = self.clock.unwrap_or(Clock::System(runtime));
         let name = self.client_name.unwrap_or_else(|| format!("redquorum-{}", Uuid::new_v4()));
-        let shared = start(nodes, quorum, self.config, guard, clock, &name);
+        let shared = start(nodes, quorum, self.config, delay, clock, &name);
         let redlock = Redlock { shared };
         if !self.lazy {
             connected(&redlock.shared).await?;
@@ -508,7 +508,7 @@ fn refuse_duplicates(nodes: &[NodeAddress]) -> Result<(), BuildError> {
 
 /// Two spellings of one server's address are one server all the same, which its run id or its marker shows.
 fn refuse_one_server_twice(shared: &Shared) -> Result<(), BuildError> {
-    let Some((first, second)) = shared.census.same_server() else { return Ok(()) };
+    let Some((first, second)) = shared.node_table.same_server() else { return Ok(()) };
     let (first, second) = (first.index(), second.index());
     let name =
         |index: usize| shared.nodes.get(index).map(|node| node.address().to_string()).unwrap_or_default();
@@ -536,27 +536,27 @@ impl NodeAddress {
     }
 }
 
-/// Starts the tasks of a client: one per node, the janitor, and the keeper.
+/// Starts the tasks of a client: one per node, the janitor, and the renewal.
 fn start(
     nodes: Vec<NodeAddress>,
     quorum: Quorum,
     config: Config,
-    guard: Option<RestartGuard>,
+    delay: Option<RestartDelay>,
     clock: Clock,
     client_name: &str,
 ) -> Arc<Shared> {
     let shutdown = CancellationToken::new();
     let (debts, from_nodes) = Debts::channel();
     let limits = Limits { backlog: BACKLOG };
-    let hints = Arc::new(Hints::default());
+    let contended_keys = Arc::new(ContendedKeys::default());
     let client = ClientId::from_bytes(*Uuid::new_v4().as_bytes());
     let wakeups = Wakeups::new(client, clock.clone(), debts.clone());
-    let census = Census::new(quorum);
+    let node_table = NodeTable::new(quorum);
     let mut doors = Vec::with_capacity(nodes.len());
     for (index, address) in nodes.into_iter().enumerate() {
         let id = NodeId::new(index);
-        let (door, desk) =
-            node::node(id, address.name(), limits, debts.clone(), hints.clone(), census.clone());
+        let (door, inbox) =
+            node::node(id, address.name(), limits, debts.clone(), contended_keys.clone(), node_table.clone());
         doors.push(door);
         let (clock, shutdown) = (clock.clone(), shutdown.clone());
         let reply_timeout = config.reply_timeout(config.ttl);
@@ -570,17 +570,17 @@ fn start(
                     client_name: client_name.to_owned(),
                     prefix: config.prefix.as_slice().into(),
                     wakeups: wakeups.clone(),
-                    in_line: config.in_line,
-                    guard,
-                    census: census.clone(),
+                    in_queue: config.in_queue,
+                    delay,
+                    node_table: node_table.clone(),
                 };
-                tokio::spawn(redis_node::serve(desk, settings, clock, shutdown));
+                tokio::spawn(redis_node::serve(inbox, settings, clock, shutdown));
             }
             #[cfg(feature = "testing")]
             Kind::Memory(server) => {
                 let wakeups = wakeups.clone();
                 let serving =
-                    node::memory::serve(desk, server, reply_timeout, guard, wakeups, clock, shutdown);
+                    node::memory::serve(inbox, server, reply_timeout, delay, wakeups, clock, shutdown);
                 tokio::spawn(serving);
             }
         }
@@ -597,14 +597,14 @@ fn start(
         wakeups.clone(),
     );
     tokio::spawn(tidying);
-    let (keeper, orders) = Keeper::channel();
-    tokio::spawn(keeper::run(nodes.clone(), orders, clock.clone(), shutdown.clone()));
+    let (renewal, orders) = Renewal::channel();
+    tokio::spawn(renewal::run(nodes.clone(), orders, clock.clone(), shutdown.clone()));
     Arc::new(Shared {
         nodes,
         quorum,
         config,
-        guard,
-        guard_is_short: AtomicBool::new(false),
+        delay,
+        restart_delay_is_short: AtomicBool::new(false),
         alarm: Arc::new(Alarm::new(clock.clone())),
         clock,
         closing: CancellationToken::new(),
@@ -613,10 +613,10 @@ fn start(
         debts,
         balance: balance_seen,
         wakeups,
-        hints,
-        census,
-        pace: Pace::default(),
-        keeper,
+        contended_keys,
+        node_table,
+        worst_round_trip: WorstRoundTrip::default(),
+        renewal,
     })
 }
 

@@ -13,9 +13,9 @@ use crate::protocol::message::{Key, Owner};
 use crate::protocol::round::Round;
 use crate::protocol::validity::Ttl;
 use crate::runtime::driver::Driver;
-use crate::runtime::keeper::Held;
+use crate::runtime::loss::{Lost, Watched};
+use crate::runtime::renewal::RenewalHandle;
 use crate::runtime::shared::{Counted, Shared};
-use crate::runtime::term::{Lost, Watched};
 
 /// A held lock. Holding it means: until [`LockGuard::remaining`] is zero, no other client of these nodes acquires the
 /// same lock. It does *not* mean that time stops: a paused process wakes up after its validity, so look at
@@ -54,16 +54,16 @@ enum Hold {
     /// The guard itself. The driver is dropped first: its releases are with the nodes before the client counts one lease
     /// less.
     Own { driver: Driver, lease: Counted },
-    /// The client's keeper.
-    Kept(Held),
+    /// The client's renewal.
+    Renewed(RenewalHandle),
 }
 
 impl LockGuard {
-    /// The guard of a held lease, which the keeper extends to `kept`, if it is kept alive.
+    /// The guard of a held lease, which the renewal extends to `kept`, if it is kept alive.
     pub(crate) fn new(shared: Arc<Shared>, driver: Driver, lease: Counted, kept: Option<Ttl>) -> Self {
         let (key, token) = (driver.lease().key().clone(), driver.lease().fencing_token());
         let hold = match kept {
-            Some(ttl) => Hold::Kept(shared.keeper.keep(driver, lease, ttl)),
+            Some(ttl) => Hold::Renewed(shared.renewal.keep(driver, lease, ttl)),
             None => Hold::Own { driver, lease },
         };
         Self { hold, key, token, shared }
@@ -74,7 +74,7 @@ impl LockGuard {
     pub(crate) async fn dissolve(self) -> Option<(Option<Counted>, Arc<Shared>, Driver)> {
         let (driver, lease) = match self.hold {
             Hold::Own { driver, lease } => (driver, Some(lease)),
-            Hold::Kept(held) => held.take_back().await?,
+            Hold::Renewed(handle) => handle.take_back().await?,
         };
         Some((lease, self.shared, driver))
     }
@@ -82,14 +82,14 @@ impl LockGuard {
     fn owner(&self) -> Option<Owner> {
         match &self.hold {
             Hold::Own { driver, .. } => Some(driver.lease().owner()),
-            Hold::Kept(held) => held.owner(),
+            Hold::Renewed(handle) => handle.owner(),
         }
     }
 
     pub(crate) fn watched(&self) -> &Arc<Watched> {
         match &self.hold {
             Hold::Own { driver, .. } => driver.watched(),
-            Hold::Kept(held) => held.watched(),
+            Hold::Renewed(handle) => handle.watched(),
         }
     }
 
@@ -186,7 +186,7 @@ impl LockGuard {
     pub fn report(&self) -> Report {
         let round = match &self.hold {
             Hold::Own { driver, .. } => Some(driver.round()),
-            Hold::Kept(held) => held.round(),
+            Hold::Renewed(handle) => handle.round(),
         };
         let round = round.unwrap_or_else(|| Round::new(self.shared.quorum, self.shared.clock.now()));
         Report::new(&round, &self.shared.nodes)
@@ -247,9 +247,9 @@ impl LockGuard {
                 driver.mutate(|lease, clock| lease.extend(ttl, clock.now()));
                 Some(driver.event().await)
             }
-            Hold::Kept(held) => held.extend(ttl).await,
+            Hold::Renewed(handle) => handle.extend(ttl).await,
         };
-        // A keeper is missing where the client was closed, which ended its locks; and where the client's runtime has ended:
+        // A renewal is missing where the client was closed, which ended its locks; and where the client's runtime has ended:
         // then no node can be asked, and the validity is what it was.
         let event = event.unwrap_or_else(|| match self.lost_now() {
             Some(_) => Event::NotExtended(NotExtended::Expired),

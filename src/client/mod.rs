@@ -75,8 +75,8 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`AcquireError::WaitOver`] with the last cause; [`AcquireError::Guarded`] where the restart guard certainly outlasts
-    /// the wait; [`AcquireError::TokensSpent`] for a fenced request; [`AcquireError::Closed`]; [`AcquireError::Invalid`];
+    /// [`AcquireError::TimedOut`] with the last cause; [`AcquireError::NodesTooYoung`] where the restart delay certainly outlasts
+    /// the wait; [`AcquireError::TokensExhausted`] for a fenced request; [`AcquireError::Closed`]; [`AcquireError::Invalid`];
     /// [`AcquireError::NoRandomness`].
     ///
     /// # Cancellation safety
@@ -86,11 +86,11 @@ impl Redlock {
     ///
     /// # Fairness
     ///
-    /// First come, first served among those who wait in line at one node, in whatever process they are. A newcomer may get
-    /// in between a release and the next waiter's claim, and the line is made anew where its node is lost. With
-    /// [`RedlockBuilder::wait_by_retrying`], none.
+    /// First come, first served among those who wait in the queue at one node, in whatever process they are. A newcomer may get
+    /// in between a release and the next waiter's claim, and the queue is made anew where its node is lost. With
+    /// [`RedlockBuilder::without_wait_queue`], none.
     ///
-    /// [`RedlockBuilder::wait_by_retrying`]: crate::RedlockBuilder::wait_by_retrying
+    /// [`RedlockBuilder::without_wait_queue`]: crate::RedlockBuilder::without_wait_queue
     pub async fn acquire(&self, key: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
         self.lock(key).await
     }
@@ -111,7 +111,7 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`AcquireError::Held`], [`AcquireError::NoQuorum`], [`AcquireError::Guarded`] or [`AcquireError::ValidityExhausted`],
+    /// [`AcquireError::Held`], [`AcquireError::NoQuorum`], [`AcquireError::NodesTooYoung`] or [`AcquireError::TooSlow`],
     /// each with what every node answered; [`AcquireError::Closed`]; [`AcquireError::Invalid`];
     /// [`AcquireError::NoRandomness`].
     ///
@@ -121,10 +121,10 @@ impl Redlock {
     ///
     /// # Fairness
     ///
-    /// None is needed: it does not wait. It does not get in before those who wait in line, except between a release and the
+    /// None is needed: it does not wait. It does not get in before those who wait in the queue, except between a release and the
     /// next waiter's claim.
     pub async fn try_acquire(&self, key: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
-        self.lock(key).no_wait().await
+        self.lock(key).without_waiting().await
     }
 
     /// A request for the lock named `key`, to be adjusted and awaited.
@@ -221,7 +221,7 @@ impl Redlock {
         // Their releases get through the doors before these close. On a runtime that stands still nobody waits for that.
         tokio::select! {
             biased;
-            () = shared.keeper.close() => {}
+            () = shared.renewal.close() => {}
             () = shared.clock.pause(LINGER) => {}
         }
         shared.shutdown.cancel();
@@ -237,11 +237,11 @@ impl Redlock {
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// println!("{} outcomes are open", redlock.open_debts());
+    /// println!("{} outcomes are open", redlock.pending_cleanups());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn open_debts(&self) -> usize {
+    pub fn pending_cleanups(&self) -> usize {
         self.shared.balance.borrow().open
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::client::Redlock;
 use crate::client::error::{InvalidRequest, ResumeError};
 use crate::client::guard::LockGuard;
-use crate::config::{Config, Keeping};
+use crate::config::{Config, KeepAlive};
 use crate::protocol::fencing::{Carry, END, FencingToken};
 use crate::protocol::lease::Lease;
 use crate::protocol::message::{Key, Owner};
@@ -52,7 +52,7 @@ use crate::runtime::shared::Shared;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LockParts {
     key: Vec<u8>,
-    /// With which the key begins: it names the line and the counter as well.
+    /// With which the key begins: it names the queue and the counter as well.
     prefix: Vec<u8>,
     /// 32 upper-case hex digits.
     owner: String,
@@ -280,7 +280,7 @@ pub struct ResumeRequest {
     redlock: Redlock,
     parts: LockParts,
     ttl: Option<Duration>,
-    keeping: Keeping,
+    keeping: KeepAlive,
 }
 
 impl ResumeRequest {
@@ -326,7 +326,7 @@ impl ResumeRequest {
     /// # }
     /// ```
     pub fn max_hold(mut self, longest: Duration) -> Self {
-        self.keeping = Keeping { alive: true, longest: Some(longest) };
+        self.keeping = KeepAlive { alive: true, longest: Some(longest) };
         self
     }
 

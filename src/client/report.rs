@@ -15,7 +15,7 @@ use crate::protocol::time::Instant;
 /// What a node did that did what an acquire asked for.
 const GRANTED: &str = "granted";
 
-/// The votes of one round. `Display` is one line that a person understands:
+/// The votes of one round. `Display` is one queue that a person understands:
 ///
 /// ```text
 /// 1 granted, 1 unknown, 1 pending of 3 nodes, 2 needed (n1 127.0.0.1:7101 granted in 0.4ms; n2 127.0.0.1:7102 no answer
@@ -42,7 +42,7 @@ pub struct NodeReport {
     pub elapsed: Duration,
 }
 
-/// What the nodes know of one lock: a look from outside, out of date as soon as it is there. `Display` is one line per
+/// What the nodes know of one lock: a look from outside, out of date as soon as it is there. `Display` is one queue per
 /// node.
 ///
 /// ```no_run
@@ -76,7 +76,7 @@ pub struct NodeState {
     pub holder: Option<String>,
     /// What is left of the key's life; `None` where it is free or never expires.
     pub remaining: Option<Duration>,
-    /// How many wait in line. Usually one node keeps the line for all.
+    /// How many wait in the queue. Usually one node keeps the queue for all.
     pub waiting: u32,
 }
 
@@ -134,7 +134,7 @@ impl Inspection {
         names().find(|name| 2 * names().filter(|other| other == name).count() > self.nodes.len())
     }
 
-    /// How many wait in line, over all nodes.
+    /// How many wait in the queue, over all nodes.
     ///
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -193,13 +193,13 @@ pub enum Outcome {
         remaining: Option<Duration>,
     },
     /// The node granted, but it may have forgotten a lock that is still held, so that its grant does not count yet: the
-    /// restart guard.
-    Guarded {
+    /// restart delay.
+    TooYoung {
         /// How much longer, counted from its answer; `None` where that is not known yet.
         remaining: Option<Duration>,
     },
     /// The node granted, but it does not vote: why.
-    NoVoter(String),
+    NonVoting(String),
     /// There is no such key, or it is another's (release and extend).
     NotOurs,
     /// The server refused before executing anything: its error.
@@ -335,7 +335,7 @@ impl NodeReport {
         let Self { address, outcome, elapsed } = self;
         match outcome {
             Outcome::Granted => write!(f, "{address} {done} in {elapsed:.1?}"),
-            Outcome::Guarded { .. } | Outcome::NoVoter(_) | Outcome::NotOurs | Outcome::Held { .. } => {
+            Outcome::TooYoung { .. } | Outcome::NonVoting(_) | Outcome::NotOurs | Outcome::Held { .. } => {
                 write!(f, "{address} {outcome} in {elapsed:.1?}")
             }
             Outcome::Refused(_) | Outcome::NotSent(_) | Outcome::Unknown(_) | Outcome::Pending => {
@@ -349,12 +349,12 @@ impl Outcome {
     fn new(reply: &Reply, answered: Instant) -> Self {
         match reply {
             Reply::Granted | Reply::Fenced(_) | Reply::HandedOver | Reply::Voted => Self::Granted,
-            Reply::Uncounted(Uncounted::Guarded { until }) => {
-                Self::Guarded { remaining: (*until != Instant::FAR_FUTURE).then(|| until.since(answered)) }
+            Reply::Uncounted(Uncounted::TooYoung { until }) => {
+                Self::TooYoung { remaining: (*until != Instant::FAR_FUTURE).then(|| until.since(answered)) }
             }
-            Reply::Uncounted(Uncounted::Replica) => Self::NoVoter("it is a replica".to_owned()),
+            Reply::Uncounted(Uncounted::Replica) => Self::NonVoting("it is a replica".to_owned()),
             Reply::Uncounted(Uncounted::SameServer(node)) => {
-                Self::NoVoter(format!("it is the same server as {node}"))
+                Self::NonVoting(format!("it is the same server as {node}"))
             }
             Reply::Held(Holder { value, remaining }) => {
                 let holder = (*value != HolderValue::Unnamed).then(|| value.to_string());
@@ -362,8 +362,8 @@ impl Outcome {
             }
             Reply::Absent | Reply::NotOurs => Self::NotOurs,
             // No round asks for these.
-            Reply::Queued(_) | Reply::LineFull | Reply::Found(_) | Reply::Each(_) => Self::Pending,
-            Reply::CounterSpent => Self::Refused("the fencing counter is at its end, or is none".into()),
+            Reply::Queued(_) | Reply::QueueFull | Reply::Found(_) | Reply::Each(_) => Self::Pending,
+            Reply::CounterExhausted => Self::Refused("the fencing counter is at its end, or is none".into()),
             Reply::Refused(message) => Self::Refused(message.to_string()),
             Reply::NotSent(reason) => Self::NotSent(reason.to_string()),
             Reply::Unknown(reason) => Self::Unknown(reason.to_string()),
@@ -376,8 +376,8 @@ impl fmt::Display for Report {
         write!(f, "{} {}", self.granted(), self.done)?;
         let kinds = [
             ("held", self.count(|outcome| matches!(outcome, Outcome::Held { .. }))),
-            ("guarded", self.count(|outcome| matches!(outcome, Outcome::Guarded { .. }))),
-            ("not voting", self.count(|outcome| matches!(outcome, Outcome::NoVoter(_)))),
+            ("too_young", self.count(|outcome| matches!(outcome, Outcome::TooYoung { .. }))),
+            ("not voting", self.count(|outcome| matches!(outcome, Outcome::NonVoting(_)))),
             ("not ours", self.count(|outcome| matches!(outcome, Outcome::NotOurs))),
             ("refused", self.count(|outcome| matches!(outcome, Outcome::Refused(_)))),
             ("not asked", self.count(|outcome| matches!(outcome, Outcome::NotSent(_)))),
@@ -411,13 +411,13 @@ impl fmt::Display for Outcome {
                 write!(f, "held by {}", holder.as_deref().unwrap_or("another"))?;
                 remaining.map_or(Ok(()), |left| write!(f, " for another {left:.1?}"))
             }
-            Self::Guarded { remaining: Some(left) } => {
-                write!(f, "granted, but may have forgotten a lock, guarded for another {left:.1?},")
+            Self::TooYoung { remaining: Some(left) } => {
+                write!(f, "granted, but may have forgotten a lock, too young for another {left:.1?},")
             }
-            Self::Guarded { remaining: None } => {
-                f.write_str("granted, but may have forgotten a lock, guarded,")
+            Self::TooYoung { remaining: None } => {
+                f.write_str("granted, but may have forgotten a lock, young,")
             }
-            Self::NoVoter(why) => write!(f, "granted, but does not vote ({why}),"),
+            Self::NonVoting(why) => write!(f, "granted, but does not vote ({why}),"),
             Self::NotOurs => f.write_str("not ours"),
             Self::Refused(message) => write!(f, "refused: {message}"),
             Self::NotSent(reason) => f.write_str(reason),

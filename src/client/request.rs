@@ -9,7 +9,7 @@ use tracing::Instrument;
 use crate::client::Redlock;
 use crate::client::error::AcquireError;
 use crate::client::guard::LockGuard;
-use crate::config::{InvalidRequest, Keeping, Wait};
+use crate::config::{InvalidRequest, KeepAlive, Wait};
 use crate::meter;
 use crate::runtime::acquire::{self, Request};
 
@@ -42,7 +42,7 @@ pub struct LockRequest {
     name: Box<[u8]>,
     ttl: Option<Duration>,
     wait: Option<Wait>,
-    keeping: Keeping,
+    keeping: KeepAlive,
     fenced: bool,
 }
 
@@ -96,16 +96,16 @@ impl LockRequest {
         self
     }
 
-    /// Asks once. The error then is the cause itself, without [`AcquireError::WaitOver`] around it.
+    /// Asks once. The error then is the cause itself, without [`AcquireError::TimedOut`] around it.
     ///
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// let free = redlock.lock("report").ttl(Duration::from_secs(3)).no_wait().await.is_ok();
+    /// let free = redlock.lock("report").ttl(Duration::from_secs(3)).without_waiting().await.is_ok();
     /// # Ok(())
     /// # }
     /// ```
-    pub fn no_wait(mut self) -> Self {
+    pub fn without_waiting(mut self) -> Self {
         self.wait = Some(Wait::No);
         self
     }
@@ -136,7 +136,7 @@ impl LockRequest {
     }
 
     /// Keeps the lock alive, but not beyond this time, counted from before it was acquired: then it is lost
-    /// ([`Lost::HeldOut`](crate::Lost::HeldOut)) and released. Must be more than the least validity of an acquired lock.
+    /// ([`Lost::MaxHoldReached`](crate::Lost::MaxHoldReached)) and released. Must be more than the least validity of an acquired lock.
     ///
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -146,7 +146,7 @@ impl LockRequest {
     /// # }
     /// ```
     pub fn max_hold(mut self, longest: Duration) -> Self {
-        self.keeping = Keeping { alive: true, longest: Some(longest) };
+        self.keeping = KeepAlive { alive: true, longest: Some(longest) };
         self
     }
 

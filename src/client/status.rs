@@ -11,7 +11,7 @@ use crate::protocol::time::Instant;
 use crate::runtime::shared::Shared;
 
 /// How one node is. What it did not tell, because it was never connected or because the user must not ask, is `None`.
-/// `Display` is one line.
+/// `Display` is one queue.
 ///
 /// ```no_run
 /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -83,7 +83,7 @@ pub enum Health {
 /// use redquorum::NodeVote;
 ///
 /// for node in redlock.nodes() {
-///     if let NodeVote::Guarded { remaining: Some(left) } = node.vote {
+///     if let NodeVote::TooYoung { remaining: Some(left) } = node.vote {
 ///         println!("{} was restarted, and votes again in {left:?}", node.address);
 ///     }
 /// }
@@ -96,7 +96,7 @@ pub enum NodeVote {
     /// They count.
     Counts,
     /// They do not count yet: the node may have forgotten a lock that is still held.
-    Guarded {
+    TooYoung {
         /// How much longer; `None` where that is not known yet.
         remaining: Option<Duration>,
     },
@@ -166,7 +166,8 @@ pub(crate) fn of(shared: &Shared) -> Vec<NodeStatus> {
 }
 
 fn status(shared: &Shared, id: NodeId, node: &Node, now: Instant) -> NodeStatus {
-    let Facts { version, run_id, role, uptime, append_only, fsync, eviction, .. } = shared.census.facts(id);
+    let Facts { version, run_id, role, uptime, append_only, fsync, eviction, .. } =
+        shared.node_table.facts(id);
     NodeStatus {
         address: node.address().clone(),
         health: match &*node.state().borrow() {
@@ -175,10 +176,10 @@ fn status(shared: &Shared, id: NodeId, node: &Node, now: Instant) -> NodeStatus 
             State::Suspect => Health::Suspect,
             State::Down(trouble) => Health::Down(trouble.to_string()),
         },
-        vote: match shared.census.standing(id) {
+        vote: match shared.node_table.standing(id) {
             Standing::CountsFrom(from) if from <= now => NodeVote::Counts,
-            Standing::CountsFrom(Instant::FAR_FUTURE) => NodeVote::Guarded { remaining: None },
-            Standing::CountsFrom(from) => NodeVote::Guarded { remaining: Some(from.since(now)) },
+            Standing::CountsFrom(Instant::FAR_FUTURE) => NodeVote::TooYoung { remaining: None },
+            Standing::CountsFrom(from) => NodeVote::TooYoung { remaining: Some(from.since(now)) },
             Standing::Replica => NodeVote::Replica,
             Standing::SameAs(earlier) => NodeVote::SameServer { earlier: earlier.index() + 1 },
         },
@@ -194,7 +195,7 @@ fn status(shared: &Shared, id: NodeId, node: &Node, now: Instant) -> NodeStatus 
             false => Persistence::Snapshots,
         }),
         eviction_policy: eviction,
-        round_trip: shared.census.round_trip(id),
+        round_trip: shared.node_table.round_trip(id),
     }
 }
 
@@ -228,8 +229,8 @@ impl fmt::Display for NodeVote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Counts => f.write_str("votes"),
-            Self::Guarded { remaining: Some(left) } => write!(f, "guarded for another {left:.1?}"),
-            Self::Guarded { remaining: None } => f.write_str("guarded until it can be marked"),
+            Self::TooYoung { remaining: Some(left) } => write!(f, "too young for another {left:.1?}"),
+            Self::TooYoung { remaining: None } => f.write_str("too young until it can be marked"),
             Self::Replica => f.write_str("does not vote as a replica"),
             Self::SameServer { earlier } => write!(f, "does not vote as the same server as n{earlier}"),
         }

@@ -67,14 +67,14 @@ pub enum InvalidRequest {
         /// What is allowed.
         maximum: Duration,
     },
-    /// The restart guard is shorter than a TTL that may be used: a node could forget such a lock and vote while it is held.
+    /// The restart delay is shorter than a TTL that may be used: a node could forget such a lock and vote while it is held.
     #[error(
-        "the restart guard {guard:?} is shorter than the longest TTL {max_ttl:?}: a node that forgot such a lock would \
+        "the restart delay {delay:?} is shorter than the longest TTL {max_ttl:?}: a node that forgot such a lock would \
          vote while it is still held"
     )]
-    GuardTooShort {
-        /// The guard given.
-        guard: Duration,
+    RestartDelayTooShort {
+        /// The delay given.
+        delay: Duration,
         /// The longest TTL.
         max_ttl: Duration,
     },

@@ -9,7 +9,7 @@ use crate::protocol::lease::Terms;
 use crate::protocol::message::Key;
 use crate::protocol::quorum::Quorum;
 use crate::protocol::renewal;
-use crate::protocol::restart::RestartGuard;
+use crate::protocol::restart::RestartDelay;
 use crate::protocol::validity::{Drift, Ttl};
 
 pub use invalid::InvalidRequest;
@@ -57,10 +57,10 @@ pub(crate) struct Config {
     pub(crate) connect_timeout: Duration,
     pub(crate) wait: Wait,
     pub(crate) retry: (Duration, Duration),
-    /// Whether those who wait stand in line, instead of asking again and again.
-    pub(crate) in_line: bool,
-    pub(crate) keeping: Keeping,
-    pub(crate) guard: Guard,
+    /// Whether those who wait wait in the queue, instead of asking again and again.
+    pub(crate) in_queue: bool,
+    pub(crate) keeping: KeepAlive,
+    pub(crate) delay: Delay,
     pub(crate) fencing_retention: Duration,
     /// How far this client's wall clock is off, in microseconds: for tests.
     pub(crate) wall_clock_off: i64,
@@ -68,21 +68,21 @@ pub(crate) struct Config {
 
 /// Whether a lock is kept alive, and for how long at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Keeping {
+pub(crate) struct KeepAlive {
     pub(crate) alive: bool,
     pub(crate) longest: Option<Duration>,
 }
 
-impl Keeping {
+impl KeepAlive {
     /// What is in force. A limit alone, as a client may have it for all its kept locks, keeps nothing.
     pub(crate) fn in_force(self) -> Self {
         if self.alive { self } else { Self::default() }
     }
 }
 
-/// The restart guard: the longest TTL that anybody uses on the nodes.
+/// The restart delay: the longest TTL that anybody uses on the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Guard {
+pub(crate) enum Delay {
     /// The client's own longest TTL.
     MaxTtl,
     /// This long.
@@ -114,9 +114,9 @@ impl Default for Config {
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             wait: Wait::AtMost(DEFAULT_WAIT),
             retry: (DEFAULT_RETRY_LEAST, DEFAULT_RETRY_MOST),
-            in_line: true,
-            keeping: Keeping::default(),
-            guard: Guard::MaxTtl,
+            in_queue: true,
+            keeping: KeepAlive::default(),
+            delay: Delay::MaxTtl,
             fencing_retention: DEFAULT_FENCING_RETENTION,
             wall_clock_off: 0,
         }
@@ -130,18 +130,18 @@ impl Config {
     }
 
     /// How old a node's memory must be.
-    pub(crate) fn guard(&self) -> Result<Option<RestartGuard>, InvalidRequest> {
-        let (guard, max_ttl) = match (self.guard, self.max_ttl()) {
-            (Guard::Off, _) => return Ok(None),
-            (Guard::MaxTtl, max_ttl) => (max_ttl, max_ttl),
-            (Guard::Of(guard), max_ttl) => (guard, max_ttl),
+    pub(crate) fn delay(&self) -> Result<Option<RestartDelay>, InvalidRequest> {
+        let (delay, max_ttl) = match (self.delay, self.max_ttl()) {
+            (Delay::Off, _) => return Ok(None),
+            (Delay::MaxTtl, max_ttl) => (max_ttl, max_ttl),
+            (Delay::Of(delay), max_ttl) => (delay, max_ttl),
         };
-        if guard < max_ttl {
-            return Err(InvalidRequest::GuardTooShort { guard, max_ttl });
+        if delay < max_ttl {
+            return Err(InvalidRequest::RestartDelayTooShort { delay, max_ttl });
         }
-        let checked = Ttl::new(guard, self.drift, guard);
-        let checked = checked.map_err(|error| InvalidRequest::from_ttl(guard, error))?;
-        Ok(Some(RestartGuard::new(checked, self.drift)))
+        let checked = Ttl::new(delay, self.drift, delay);
+        let checked = checked.map_err(|error| InvalidRequest::from_ttl(delay, error))?;
+        Ok(Some(RestartDelay::new(checked, self.drift)))
     }
 
     /// How long one round waits for replies: a fiftieth of the TTL, so that waiting costs 2 % of it at most; not below
@@ -169,7 +169,7 @@ impl Config {
                 return Err(InvalidRequest::ZeroTimeout { name });
             }
         }
-        self.guard()?;
+        self.delay()?;
         let (retention, least, most) = (self.fencing_retention, self.max_ttl(), Retention::LONGEST);
         if retention < least || retention > most {
             return Err(InvalidRequest::FencingRetention { retention, least, most });
@@ -182,7 +182,7 @@ impl Config {
         &self,
         quorum: Quorum,
         ttl: Duration,
-        keeping: Keeping,
+        keeping: KeepAlive,
     ) -> Result<Terms, InvalidRequest> {
         let terms = self.plain_terms(quorum, ttl)?;
         if !keeping.alive {
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn defaults_are_what_the_documents_say() {
         let config = Config::default();
-        let terms = config.terms(three(), config.ttl, Keeping::default()).unwrap();
+        let terms = config.terms(three(), config.ttl, KeepAlive::default()).unwrap();
 
         assert_eq!(config.check(three()), Ok(()));
         assert_eq!((terms.ttl.duration(), config.max_ttl()), (ms(10_000), ms(10_000)));
@@ -293,9 +293,9 @@ mod tests {
         let rows = [
             format!("| `ttl` | {ttl} |"),
             format!("| `wait`, `wait_forever` | {wait} |"),
-            format!("| `retry` | random, up to {least} at first, doubling to {most} |"),
+            format!("| `retry_delay` | random, up to {least} at first, doubling to {most} |"),
             format!("| `connect_timeout` | {} |", seconds(DEFAULT_CONNECT_TIMEOUT)),
-            "| `restart_guard`, `no_restart_guard` | the longest TTL of a request".to_owned(),
+            "| `restart_delay`, `without_restart_delay` | the longest TTL of a request".to_owned(),
             format!("its marker | | every {}", seconds(crate::node::redis::LOOK_EVERY)),
             format!("from 1 byte to {MAX_KEY_LENGTH} bytes |"),
             format!("{BACKLOG} sets at most, {} with releases", 2 * BACKLOG),
@@ -306,14 +306,14 @@ mod tests {
             format!("from 1 to {} are possible", crate::protocol::quorum::MAX_NODES),
             format!("| {} before the end of validity |", millis(crate::runtime::alarm::EARLY)),
             format!("| {} at most; one, where", crate::protocol::message::MOST_EXTENSIONS),
-            format!("| {} at most, others wait |", crate::runtime::keeper::work::MOST_UNDER_WAY),
+            format!("| {} at most, others wait |", crate::runtime::renewal::work::MOST_UNDER_WAY),
             "| `keep_alive` | only where a request asks for it |".to_owned(),
             format!("| `fencing_retention` | {} days", DEFAULT_FENCING_RETENTION.as_secs() / 86_400),
             format!("more than {} ahead", seconds(crate::protocol::fencing::MOST_AHEAD)),
             "| `max_hold` | none: until it is released |".to_owned(),
             format!("again after a {}th of the TTL", renewal::AGAIN),
         ];
-        assert_eq!(Config::default().keeping, Keeping { alive: false, longest: None });
+        assert_eq!(Config::default().keeping, KeepAlive { alive: false, longest: None });
         assert_eq!((renewal::SHARE, renewal::JITTER), (3, 3), "a third, or up to a third earlier");
         let readme = include_str!("../../README.md");
         for row in rows {
@@ -338,19 +338,19 @@ mod tests {
         assert_eq!(config.check(three()), Err(InvalidRequest::ZeroTimeout { name: "reply timeout" }));
     }
 
-    /// The restart guard is for the longest TTL, on by default; one that is shorter is refused, quoting both.
+    /// The restart delay is for the longest TTL, on by default; one that is shorter is refused, quoting both.
     #[test]
     fn the_guard_covers_the_longest_ttl() {
         let config = Config { ttl: ms(1_000), max_ttl: Some(ms(5_000)), ..Config::default() };
-        assert_eq!(config.guard().unwrap().unwrap().least(), ms(5_052));
-        let longer = Config { guard: Guard::Of(ms(20_000)), ..config.clone() };
-        assert_eq!(longer.guard().unwrap().unwrap().least(), ms(20_202));
+        assert_eq!(config.delay().unwrap().unwrap().least(), ms(5_052));
+        let longer = Config { delay: Delay::Of(ms(20_000)), ..config.clone() };
+        assert_eq!(longer.delay().unwrap().unwrap().least(), ms(20_202));
         assert!(longer.check(three()).is_ok());
-        let shorter = Config { guard: Guard::Of(ms(4_999)), ..config.clone() };
+        let shorter = Config { delay: Delay::Of(ms(4_999)), ..config.clone() };
         let error = shorter.check(three()).unwrap_err();
-        assert_eq!(error, InvalidRequest::GuardTooShort { guard: ms(4_999), max_ttl: ms(5_000) });
+        assert_eq!(error, InvalidRequest::RestartDelayTooShort { delay: ms(4_999), max_ttl: ms(5_000) });
         assert!(error.to_string().contains("4.999s") && error.to_string().contains("5s"), "{error}");
-        assert_eq!(Config { guard: Guard::Off, ..config }.guard(), Ok(None));
+        assert_eq!(Config { delay: Delay::Off, ..config }.delay(), Ok(None));
     }
 
     /// A derived reply timeout gives way to a short TTL; every TTL above the drift allowance by 2 ms works.
@@ -358,15 +358,15 @@ mod tests {
     fn short_ttls_shorten_the_reply_timeout() {
         let config = Config::default();
         for millis in 4..200 {
-            let terms = config.terms(three(), ms(millis), Keeping::default()).unwrap();
+            let terms = config.terms(three(), ms(millis), KeepAlive::default()).unwrap();
             assert!(terms.reply_timeout > Duration::ZERO && terms.reply_timeout <= ms(millis));
         }
         assert!(matches!(
-            config.terms(three(), ms(2), Keeping::default()),
+            config.terms(three(), ms(2), KeepAlive::default()),
             Err(InvalidRequest::TtlWithinDrift { .. })
         ));
         assert!(matches!(
-            config.terms(three(), ms(10_001), Keeping::default()),
+            config.terms(three(), ms(10_001), KeepAlive::default()),
             Err(InvalidRequest::TtlTooLong { .. })
         ));
     }

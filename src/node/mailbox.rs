@@ -20,7 +20,7 @@ const USUAL_NODES: usize = 5;
 
 /// One operation on its way to a node.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct Outgoing {
     /// What to do.
     pub(crate) operation: Operation,
     /// What is owed if the answer does not settle it.
@@ -62,7 +62,7 @@ pub(crate) struct News {
     pub(crate) signals: Option<Box<Signals>>,
 }
 
-/// What a waiter in line is told besides answers.
+/// What a waiter in the queue is told besides answers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Signals {
     /// Its owner was woken.

@@ -11,13 +11,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::silence::Silence;
+use super::silence::SilenceLimits;
 use super::store::{Store, WakeUp};
-use super::{Call, Desk, Wakeups};
+use super::{Call, Inbox, Wakeups};
 use crate::clock::Clock;
 use crate::protocol::message::{NotSent, Operation, Reply, Unknown};
 use crate::protocol::quorum::NodeId;
-use crate::protocol::restart::{RestartGuard, Standing};
+use crate::protocol::restart::{RestartDelay, Standing};
 use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::rank::NodeName;
 
@@ -25,13 +25,13 @@ use crate::protocol::wait_queue::rank::NodeName;
 pub(crate) struct Server {
     name: Arc<str>,
     clock: Clock,
-    state: Mutex<State>,
+    state: Mutex<ServerState>,
     /// Changes whenever a fault is switched.
     changed: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-struct State {
+struct ServerState {
     store: Store,
     faults: Faults,
     /// What a hung server will execute once it goes on, whoever still waits for it.
@@ -73,7 +73,7 @@ impl Faults {
 
 impl Server {
     pub(crate) fn new(name: impl Into<Arc<str>>, clock: Clock) -> Arc<Self> {
-        let state = State { memory: (clock.now(), Duration::ZERO), ..State::default() };
+        let state = ServerState { memory: (clock.now(), Duration::ZERO), ..ServerState::default() };
         let changed = watch::Sender::new(0);
         Arc::new(Self { name: name.into(), clock, state: Mutex::new(state), changed })
     }
@@ -100,10 +100,10 @@ impl Server {
     }
 
     /// What the server's grants are worth.
-    fn standing(&self, guard: Option<RestartGuard>) -> Standing {
+    fn standing(&self, delay: Option<RestartDelay>) -> Standing {
         let (at, age) = self.lock().memory;
-        guard.map_or(Standing::COUNTS, |guard| {
-            Standing::CountsFrom(at.after(guard.least().saturating_sub(age)))
+        delay.map_or(Standing::COUNTS, |delay| {
+            Standing::CountsFrom(at.after(delay.least().saturating_sub(age)))
         })
     }
 
@@ -169,12 +169,12 @@ impl Server {
         self.lock().late.push(operation);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl ServerState {
     /// The wake-ups that were published, each with the connection that hears of it. A server that loses replies loses
     /// these too.
     fn wake_ups(&mut self) -> Vec<(Listener, WakeUp)> {
@@ -194,12 +194,12 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Serves the desk of one client from the server, until the client is gone.
+/// Serves the inbox of one client from the server, until the client is gone.
 pub(crate) async fn serve(
-    mut desk: Desk,
+    mut inbox: Inbox,
     server: Arc<Server>,
     reply_timeout: Duration,
-    guard: Option<RestartGuard>,
+    delay: Option<RestartDelay>,
     wakeups: Arc<Wakeups>,
     clock: Clock,
     shutdown: CancellationToken,
@@ -214,7 +214,7 @@ pub(crate) async fn serve(
             biased;
             () = shutdown.cancelled() => return,
             () = reachable => {}
-            call = desk.call() => match call {
+            call = inbox.call() => match call {
                 Some(stale) => {
                     stale.finish(Reply::NotSent(NotSent::Down("connection lost".into())), clock.now());
                     continue;
@@ -223,12 +223,12 @@ pub(crate) async fn serve(
             },
         }
         let session = Session {
-            desk: &mut desk,
+            inbox: &mut inbox,
             server: &server,
-            guard,
+            delay,
             wakeups: &wakeups,
             clock: &clock,
-            silence: Silence::after(reply_timeout),
+            silence: SilenceLimits::after(reply_timeout),
             waiting: VecDeque::new(),
         };
         if session.run(&mut changed, &shutdown).await {
@@ -239,12 +239,12 @@ pub(crate) async fn serve(
 
 /// One client's connection to the server.
 struct Session<'a> {
-    desk: &'a mut Desk,
+    inbox: &'a mut Inbox,
     server: &'a Server,
-    guard: Option<RestartGuard>,
+    delay: Option<RestartDelay>,
     wakeups: &'a Arc<Wakeups>,
     clock: &'a Clock,
-    silence: Silence,
+    silence: SilenceLimits,
     /// Calls that are not answered yet, in order.
     waiting: VecDeque<Waiting>,
 }
@@ -258,9 +258,9 @@ struct Waiting {
 impl Session<'_> {
     /// Returns whether the client is gone.
     async fn run(mut self, changed: &mut watch::Receiver<u64>, shutdown: &CancellationToken) -> bool {
-        let deaf = self.server.listen(self.wakeups, self.desk.id());
+        let deaf = self.server.listen(self.wakeups, self.inbox.id());
         let name = NodeName::of(self.server.name().as_bytes());
-        let connection = self.desk.open(name, deaf);
+        let connection = self.inbox.open(name, deaf);
         loop {
             self.work();
             if self.server.faults().crashed {
@@ -274,21 +274,21 @@ impl Session<'_> {
                 return false;
             }
             let silent = !self.server.faults().is_reachable();
-            self.desk.set_suspect(silent && owed.is_some_and(|owed| owed >= self.silence.suspect));
+            self.inbox.set_suspect(silent && owed.is_some_and(|owed| owed >= self.silence.suspect));
 
             let wake = self.wake(now);
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => {
-                    self.desk.shut();
-                    while let Some(call) = self.desk.call().await {
+                    self.inbox.shut();
+                    while let Some(call) = self.inbox.call().await {
                         self.admit(call);
                     }
                     self.work();
                     self.end("client closed");
                     return true;
                 }
-                call = self.desk.call() => match call {
+                call = self.inbox.call() => match call {
                     Some(call) if call.connection == connection => self.admit(call),
                     Some(stale) => {
                         stale.finish(Reply::NotSent(NotSent::Down("connection lost".into())), now);
@@ -316,7 +316,7 @@ impl Session<'_> {
         }
         let now = self.clock.now();
         // A server here tells the age of its memory with every answer.
-        self.desk.stand(self.server.standing(self.guard));
+        self.inbox.stand(self.server.standing(self.delay));
         for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.executed) {
             if now < waiting.since.after(faults.delay) {
                 break;
@@ -325,7 +325,7 @@ impl Session<'_> {
             let Some(request) = waiting.call.request() else { continue };
             let reply = self.server.execute(&request.operation);
             if !faults.loses_replies {
-                self.desk.note_round_trip(now.since(waiting.since));
+                self.inbox.note_round_trip(now.since(waiting.since));
                 waiting.call.answer(reply, now);
             }
         }
@@ -346,7 +346,7 @@ impl Session<'_> {
     /// Ends the connection. What a hung server had received is executed when it goes on.
     fn end(&mut self, trouble: &str) {
         self.server.listen_no_more(self.wakeups);
-        self.desk.close(trouble.into());
+        self.inbox.close(trouble.into());
         let hung = self.server.faults().hung;
         for waiting in self.waiting.drain(..) {
             if let (true, false, Some(request)) = (hung, waiting.executed, waiting.call.request()) {

@@ -9,15 +9,15 @@
 //! it, and what is not settled goes to the janitor: no caller has to stay alive for that.
 
 #[cfg(feature = "runtime")]
-mod census;
+mod contended_keys;
 #[cfg(feature = "runtime")]
-mod door;
-#[cfg(feature = "runtime")]
-mod hints;
+mod handle;
 #[cfg(feature = "runtime")]
 mod mailbox;
 #[cfg(feature = "testing")]
 pub(crate) mod memory;
+#[cfg(feature = "runtime")]
+mod node_table;
 #[cfg(feature = "runtime")]
 pub(crate) mod redis;
 #[cfg(feature = "runtime")]
@@ -27,12 +27,12 @@ pub mod store;
 mod wakeups;
 
 #[cfg(feature = "runtime")]
-pub(crate) use census::{Adoption, Census, Facts};
+pub(crate) use contended_keys::ContendedKeys;
 #[cfg(feature = "runtime")]
-pub(crate) use door::{Call, Debts, Desk, Limits, Node, Notice, State, node};
+pub(crate) use handle::{Call, Debts, Inbox, Limits, Node, Notice, State, node};
 #[cfg(feature = "runtime")]
-pub(crate) use hints::Hints;
+pub(crate) use mailbox::{Delivery, Mailbox, News, Outgoing};
 #[cfg(feature = "runtime")]
-pub(crate) use mailbox::{Delivery, Mailbox, News, Request};
+pub(crate) use node_table::{Adoption, Facts, NodeTable};
 #[cfg(feature = "runtime")]
 pub(crate) use wakeups::{Registered, Seat, Wakeups};

@@ -1,7 +1,7 @@
 //! Who of this client waits, and for what: routes wake-ups to waiters, and lets one look for all.
 //!
 //! A node names an owner; here is whose mailbox that is. Nothing is queued: a wake-up sets a mark in the mailbox. All of
-//! it is hints; whoever misses one looks within a second.
+//! it is contended_keys; whoever misses one looks within a second.
 //!
 //! The waiters of one client for one key at one node form a group. Its best-placed member looks once a second, which is
 //! also the client's sign of life; the others sleep without a timer for it, however many they are.
@@ -17,7 +17,7 @@ use crate::protocol::message::{ClientId, Key, Owner};
 use crate::protocol::quorum::{NodeId, NodeSet};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl};
-use crate::protocol::wait_queue::rank::LINE_LIFE;
+use crate::protocol::wait_queue::rank::QUEUE_LIFE;
 
 /// The length of a hand-over by a client that only passes on what was not meant for it.
 const PASSED_ON: Duration = Duration::from_millis(500);
@@ -67,7 +67,7 @@ impl Wakeups {
         Arc::new(Self { client, clock, debts, waiters: Mutex::default() })
     }
 
-    /// The client as the lines know it.
+    /// The client as the queues know it.
     pub(crate) fn client(&self) -> ClientId {
         self.client
     }
@@ -87,9 +87,9 @@ impl Wakeups {
             return mailbox.signal(|signals| signals.woken = true);
         }
         tracing::debug!(%node, %key, %owner, "woken for an owner that is gone, passed on");
-        let doubt = Doubt::named(self.clock.now(), Ttl::unchecked(LINE_LIFE));
-        let debt = Debt::new(node, key, owner, doubt, Ttl::unchecked(LINE_LIFE), Drift::default());
-        self.debts.send(Notice::Owed(debt.in_line(self.client, Ttl::unchecked(PASSED_ON))));
+        let doubt = Doubt::named(self.clock.now(), Ttl::unchecked(QUEUE_LIFE));
+        let debt = Debt::new(node, key, owner, doubt, Ttl::unchecked(QUEUE_LIFE), Drift::default());
+        self.debts.send(Notice::Owed(debt.in_queue(self.client, Ttl::unchecked(PASSED_ON))));
     }
 
     /// Sits down among the waiters for a key at a node, to look again at `look`. Returns whether this one leads.

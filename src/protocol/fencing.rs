@@ -157,7 +157,7 @@ pub struct Fencing {
     /// The highest number among the granting nodes, and who gave it.
     highest: u64,
     standing: NodeSet,
-    /// Who granted a claim of the acquire: there the key lives for the whole TTL. A vote that the owner was handed in line
+    /// Who granted a claim of the acquire: there the key lives for the whole TTL. A vote that the owner was handed in the queue
     /// is this owner's as well, and ends sooner.
     claimed: NodeSet,
     /// Q nodes stand at it.

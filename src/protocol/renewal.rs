@@ -27,12 +27,12 @@ const LEAST_PAUSE: Duration = Duration::from_millis(1);
 
 /// When one kept lease is extended next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Keep {
+pub struct Schedule {
     ttl: Ttl,
     due: Instant,
 }
 
-impl Keep {
+impl Schedule {
     /// The schedule of a lease that was confirmed last, by an acquire or an extension, by a round that began at `started`.
     /// `random` is uniform over all its values.
     pub fn new(ttl: Ttl, started: Instant, random: u32) -> Self {
@@ -101,9 +101,9 @@ mod tests {
     /// Due at a third of the TTL from the start of the confirmed round, or earlier by up to a third of that.
     #[test]
     fn due_at_a_third_of_the_ttl() {
-        assert_eq!(Keep::new(ttl(9_000), at(500), 0).due(), at(3_500));
-        assert_eq!(Keep::new(ttl(9_000), at(500), u32::MAX).due(), at(2_500));
-        let mut keep = Keep::new(ttl(9_000), at(500), 0);
+        assert_eq!(Schedule::new(ttl(9_000), at(500), 0).due(), at(3_500));
+        assert_eq!(Schedule::new(ttl(9_000), at(500), u32::MAX).due(), at(2_500));
+        let mut keep = Schedule::new(ttl(9_000), at(500), 0);
         keep.confirmed(at(3_400), u32::MAX / 2);
         assert!(keep.due() > at(5_890) && keep.due() < at(5_910), "{:?}", keep.due());
     }
@@ -118,7 +118,7 @@ mod tests {
         };
         let mut moments: Vec<_> = (0..1_000)
             .map(|_| {
-                let mut keep = Keep::new(ttl(9_000), at(0), next());
+                let mut keep = Schedule::new(ttl(9_000), at(0), next());
                 (0..10).for_each(|_| keep.confirmed(keep.due(), next()));
                 keep.due()
             })
@@ -135,7 +135,7 @@ mod tests {
     /// A failure leaves room for many more attempts within two thirds of the TTL, and they part too.
     #[test]
     fn failures_are_tried_again_soon() {
-        let mut keep = Keep::new(ttl(9_000), at(0), 0);
+        let mut keep = Schedule::new(ttl(9_000), at(0), 0);
         keep.unconfirmed(at(3_200), 0);
         assert_eq!(keep.due(), at(3_350));
         keep.unconfirmed(at(3_200), u32::MAX);
@@ -145,7 +145,7 @@ mod tests {
     /// One may join others a hundredth of the TTL early, and not before.
     #[test]
     fn joins_others_a_little_early() {
-        let keep = Keep::new(ttl(9_000), at(0), 0);
+        let keep = Schedule::new(ttl(9_000), at(0), 0);
         assert!(!keep.may_join(at(2_909)));
         assert!(keep.may_join(at(2_910)) && keep.may_join(at(9_999)));
     }
@@ -153,11 +153,11 @@ mod tests {
     /// The shortest TTLs have pauses, and nothing wraps with the longest.
     #[test]
     fn extremes_have_pauses() {
-        let mut keep = Keep::new(ttl(4), at(0), u32::MAX);
+        let mut keep = Schedule::new(ttl(4), at(0), u32::MAX);
         assert!(keep.due() >= at(1));
         keep.unconfirmed(at(5), 0);
         assert_eq!(keep.due(), at(6));
-        let longest = Keep::new(Ttl::unchecked(Duration::MAX), Instant::FAR_FUTURE, 7);
+        let longest = Schedule::new(Ttl::unchecked(Duration::MAX), Instant::FAR_FUTURE, 7);
         assert_eq!(longest.due(), Instant::FAR_FUTURE);
     }
 }

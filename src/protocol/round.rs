@@ -190,23 +190,23 @@ impl Round {
     }
 
     /// How many nodes granted, but do not count for a while.
-    fn guarded(&self) -> usize {
-        self.count(|reply| matches!(reply, Some(Reply::Uncounted(Uncounted::Guarded { .. }))))
+    fn young(&self) -> usize {
+        self.count(|reply| matches!(reply, Some(Reply::Uncounted(Uncounted::TooYoung { .. }))))
     }
 
-    /// Whether nothing but the restart guard stands in the way, as far as the votes tell: with the guarded nodes, the
+    /// Whether nothing but the restart delay stands in the way, as far as the votes tell: with the young nodes, the
     /// grants would be enough.
-    pub fn is_guarded(&self) -> bool {
-        self.guarded() > 0 && self.granted() + self.guarded() >= self.quorum.needed()
+    pub fn is_young_only(&self) -> bool {
+        self.young() > 0 && self.granted() + self.young() >= self.quorum.needed()
     }
 
-    /// When so many of the guarded nodes count that the grants would be enough; where they would not, when the last
-    /// of them counts. `None` without a guarded node.
+    /// When so many of the young nodes count that the grants would be enough; where they would not, when the last
+    /// of them counts. `None` without a young node.
     pub fn guarded_until(&self) -> Option<Instant> {
         let mut ends: Vec<_> = self
             .votes()
             .filter_map(|vote| match vote.reply {
-                Some(Reply::Uncounted(Uncounted::Guarded { until })) => Some(*until),
+                Some(Reply::Uncounted(Uncounted::TooYoung { until })) => Some(*until),
                 _ => None,
             })
             .collect();
@@ -222,14 +222,14 @@ impl Round {
 
     /// Whether the answers would still allow a quorum if the fencing counters of some nodes were not at their end.
     pub fn is_spent(&self) -> bool {
-        let spent = self.count(|reply| matches!(reply, Some(Reply::CounterSpent)));
+        let spent = self.count(|reply| matches!(reply, Some(Reply::CounterExhausted)));
         spent > 0 && self.granted() + spent + self.pending() >= self.quorum.needed()
     }
 
     /// Whether the answers would still allow a quorum if those that hold the key for somebody else had granted: then
     /// it is contention that stands in the way, and no outage.
     pub fn is_contention(&self) -> bool {
-        let ours = self.granted() + self.guarded();
+        let ours = self.granted() + self.young();
         self.held() > 0 && ours + self.held() + self.pending() >= self.quorum.needed()
     }
 
@@ -396,27 +396,27 @@ mod tests {
         assert_eq!(round.others.len(), 1);
     }
 
-    /// Nothing but the guard stands in the way where there are guarded nodes, and with them the grants would be enough.
+    /// Nothing but the delay stands in the way where there are young nodes, and with them the grants would be enough.
     #[test]
     fn the_guard_alone_stands_in_the_way() {
-        let guarded = || Reply::Uncounted(Uncounted::Guarded { until: Instant::FAR_FUTURE });
+        let young = || Reply::Uncounted(Uncounted::TooYoung { until: Instant::FAR_FUTURE });
         for (grants, guards, alone) in
             [(2, 1, true), (1, 2, true), (0, 3, true), (1, 1, false), (0, 2, false), (3, 0, false)]
         {
             let mut round = round(5);
-            let votes = std::iter::repeat_n(Reply::Granted, grants)
-                .chain(std::iter::repeat_with(guarded).take(guards));
+            let votes =
+                std::iter::repeat_n(Reply::Granted, grants).chain(std::iter::repeat_with(young).take(guards));
             cast(&mut round, votes);
-            assert_eq!(round.is_guarded(), alone, "{grants} grants, {guards} guarded");
+            assert_eq!(round.is_young_only(), alone, "{grants} grants, {guards} young");
         }
     }
 
-    /// Contention takes somebody who holds the key; grants, guarded grants, refusals and open votes together must make a quorum.
+    /// Contention takes somebody who holds the key; grants, uncounted grants, refusals and open votes together must make a quorum.
     #[test]
     fn contention_takes_a_holder() {
-        let guarded = || Reply::Uncounted(Uncounted::Guarded { until: Instant::FAR_FUTURE });
+        let young = || Reply::Uncounted(Uncounted::TooYoung { until: Instant::FAR_FUTURE });
         let cases: [(&[Reply], bool); 4] = [
-            (&[Reply::Granted, guarded(), held_by(1), down(), down()], true),
+            (&[Reply::Granted, young(), held_by(1), down(), down()], true),
             (&[Reply::Granted, Reply::Granted, down(), down()], false),
             (&[held_by(1), down(), down()], true),
             (&[held_by(1), down(), down(), down()], false),
@@ -429,7 +429,7 @@ mod tests {
     /// Counters at their end stand in the way where there are some, and a quorum could be had without that.
     #[test]
     fn spent_counters_stand_in_the_way() {
-        let spent = || Reply::CounterSpent;
+        let spent = || Reply::CounterExhausted;
         let cases: [(&[Reply], bool); 5] = [
             (&[spent(), spent(), spent()], true),
             (&[Reply::Granted, spent(), spent(), down(), down()], true),

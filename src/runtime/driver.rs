@@ -1,6 +1,6 @@
 //! Carries one lease's messages between the protocol and the nodes.
 //!
-//! A driver has one owner at a time and moves: acquire future, then guard, or keeper and back. It decides nothing. Dropping it at any await
+//! A driver has one owner at a time and moves: acquire future, then guard, or renewal and back. It decides nothing. Dropping it at any await
 //! releases what was set: that one `Drop` is all of cancel safety, because the nodes own every call they admitted, and
 //! the debts that travel with the releases outlive everybody.
 
@@ -9,12 +9,12 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 
-use super::term::Watched;
+use super::loss::Watched;
 use crate::clock::Clock;
 use crate::meter;
-use crate::node::{Delivery, Mailbox, Registered, Request};
+use crate::node::{Delivery, Mailbox, Outgoing, Registered};
 use crate::protocol::in_doubt::Doubt;
-use crate::protocol::lease::{CallId, Event, Lease, Send};
+use crate::protocol::lease::{CallId, Event, Lease, ToSend};
 use crate::protocol::message::{ConnectionId, NotSent, Operation, Reply};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::round::Round;
@@ -29,7 +29,7 @@ pub(crate) struct Driver {
     mailbox: Option<Arc<Mailbox>>,
     watched: Arc<Watched>,
     hold: meter::Hold,
-    /// Where the owner stood in line: until its releases have been handed to the nodes, it is listened for.
+    /// Where the owner waited in the queue: until its releases have been handed to the nodes, it is listened for.
     registered: Option<Box<Registered>>,
     shared: Arc<Shared>,
 }
@@ -106,7 +106,7 @@ impl Driver {
 
     /// Begins an extension whose commands go out together with those of other leases: each is given to `bundle`, and what
     /// becomes of it comes back by [`Driver::sent`] and [`Driver::answered`]. What else follows starts as ever.
-    pub(crate) fn extend_in_company(&mut self, ttl: Ttl, now: Instant, bundle: impl FnMut(Send)) {
+    pub(crate) fn extend_in_company(&mut self, ttl: Ttl, now: Instant, bundle: impl FnMut(ToSend)) {
         self.rest();
         self.lease.extend(ttl, now);
         self.pump_but(Some(bundle));
@@ -207,11 +207,11 @@ impl Driver {
 
     /// Tells those who watch, and then hands the nodes everything that the lease wants sent.
     fn pump(&mut self) {
-        self.pump_but(None::<fn(Send)>);
+        self.pump_but(None::<fn(ToSend)>);
     }
 
     /// The same, but extensions of the key's life are given to `bundle`, if there is one.
-    fn pump_but(&mut self, mut bundle: Option<impl FnMut(Send)>) {
+    fn pump_but(&mut self, mut bundle: Option<impl FnMut(ToSend)>) {
         self.watched.tell(&self.lease);
         self.hold.see(&self.lease, || self.shared.clock.now());
         // One reading for commands that go out together: what it is too early for the last of them is far less than the
@@ -228,7 +228,7 @@ impl Driver {
             }
             let Some(node) = self.shared.nodes.get(send.node.index()) else { continue };
             let (operation, debt, call) = (send.operation, send.debt, u64::from(send.call.0));
-            let admitted = node.send(Request { operation, debt, mailbox, call });
+            let admitted = node.send(Outgoing { operation, debt, mailbox, call });
             let now = *now.get_or_insert_with(|| self.shared.clock.now());
             self.lease.handle_sent(send.node, send.call, admitted, now);
         }

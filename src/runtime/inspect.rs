@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 
 use crate::client::report::Inspection;
-use crate::node::{Mailbox, Request};
+use crate::node::{Mailbox, Outgoing};
 use crate::protocol::message::{Found, Key, Operation, Reply, Unknown};
 use crate::runtime::shared::Shared;
 
@@ -19,7 +19,7 @@ pub(crate) async fn inspect(shared: &Shared, key: Key) -> Inspection {
     let mut replies: Vec<Option<Reply>> = vec![None; shared.nodes.len()];
     for (index, node) in shared.nodes.iter().enumerate() {
         let operation = Operation::Inspect { key: key.clone() };
-        let request = Request { operation, debt: None, mailbox: mailbox.clone(), call: index as u64 };
+        let request = Outgoing { operation, debt: None, mailbox: mailbox.clone(), call: index as u64 };
         if let Err(reason) = node.send(request) {
             replies[index] = Some(Reply::NotSent(reason));
         }

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::meter;
-use crate::node::{Debts, Mailbox, Node, Notice, Request, Wakeups};
+use crate::node::{Debts, Mailbox, Node, Notice, Outgoing, Wakeups};
 use crate::protocol::in_doubt::{DebtId, Ledger, Settled};
 use crate::protocol::message::{ConnectionId, Reply};
 use crate::protocol::time::Instant;
@@ -80,7 +80,7 @@ fn take(ledger: &mut Ledger, wakeups: &Wakeups, notice: Notice, now: Instant) {
 fn settle(ledger: &mut Ledger, nodes: &[Node], mailbox: &Arc<Mailbox>, now: Instant) {
     while let Some(settlement) = ledger.poll_send(now) {
         let Some(node) = nodes.get(settlement.node.index()) else { continue };
-        let request = Request {
+        let request = Outgoing {
             operation: settlement.operation,
             debt: None,
             mailbox: mailbox.clone(),

@@ -3,12 +3,12 @@
 pub(crate) mod acquire;
 pub(crate) mod alarm;
 pub(crate) mod driver;
-mod guard;
-pub(crate) mod in_line;
 pub(crate) mod inspect;
 pub(crate) mod janitor;
-pub(crate) mod keeper;
-pub(crate) mod pace;
+pub(crate) mod loss;
+pub(crate) mod renewal;
 pub(crate) mod resume;
 pub(crate) mod shared;
-pub(crate) mod term;
+pub(crate) mod waiting;
+pub(crate) mod worst_round_trip;
+mod young_nodes;

@@ -7,7 +7,7 @@ use super::driver::Driver;
 use crate::client::error::ResumeError;
 use crate::client::parts::LockParts;
 use crate::client::report::Report;
-use crate::config::Keeping;
+use crate::config::KeepAlive;
 use crate::protocol::fencing::Carry;
 use crate::protocol::lease::{Event, Failure, Lease, Terms};
 use crate::protocol::message::{Key, Owner};
@@ -18,7 +18,7 @@ pub(crate) struct Request {
     pub(crate) key: Key,
     pub(crate) owner: Owner,
     pub(crate) terms: Terms,
-    pub(crate) keeping: Keeping,
+    pub(crate) keeping: KeepAlive,
     /// The fencing token that it has.
     pub(crate) carry: Option<Carry>,
 }
@@ -40,14 +40,14 @@ pub(crate) async fn resume(
     let Request { key, owner, terms, keeping, carry } = request;
     let name = key.to_string();
     let Some(before) = parts.deadline(shared) else { return Err(ResumeError::NotPortable { key: name }) };
-    let lines = shared.config.in_line.then(|| acquire::lines(shared, &acquire::ranks(shared, &key)));
+    let queues = shared.config.in_queue.then(|| acquire::queues(shared, &acquire::ranks(shared, &key)));
     let now = shared.clock.now();
     if now >= before {
         return Err(ResumeError::Expired { key: name });
     }
     let lease = Lease::resume(terms, key, owner, parts.longest(), before, now);
     let lease = if parts.is_portable() { lease } else { lease.owed() };
-    let lease = acquire::shaped(lease, lines, keeping);
+    let lease = acquire::shaped(lease, queues, keeping);
     let lease = match carry {
         Some(carry) => lease.carrying(carry),
         None => lease,

@@ -8,23 +8,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::node::{Census, Debts, Hints, Node, Wakeups};
+use crate::node::{ContendedKeys, Debts, Node, NodeTable, Wakeups};
 use crate::protocol::message::{Holder, Key};
 use crate::protocol::quorum::Quorum;
-use crate::protocol::restart::RestartGuard;
+use crate::protocol::restart::RestartDelay;
 use crate::runtime::alarm::Alarm;
 use crate::runtime::janitor::Balance;
-use crate::runtime::keeper::Keeper;
-use crate::runtime::pace::Pace;
+use crate::runtime::renewal::Renewal;
+use crate::runtime::worst_round_trip::WorstRoundTrip;
 
 /// What all clones and guards of one client share.
 pub(crate) struct Shared {
     pub(crate) nodes: Arc<[Node]>,
     pub(crate) quorum: Quorum,
     pub(crate) config: Config,
-    pub(crate) guard: Option<RestartGuard>,
-    /// A lock that lives longer than the guard covers was met, and told of.
-    pub(crate) guard_is_short: AtomicBool,
+    pub(crate) delay: Option<RestartDelay>,
+    /// A lock that lives longer than the delay covers was met, and told of.
+    pub(crate) restart_delay_is_short: AtomicBool,
     pub(crate) clock: Clock,
     pub(crate) alarm: Arc<Alarm>,
     /// No new lock is taken any more.
@@ -36,10 +36,10 @@ pub(crate) struct Shared {
     pub(crate) debts: Arc<Debts>,
     pub(crate) balance: watch::Receiver<Balance>,
     pub(crate) wakeups: Arc<Wakeups>,
-    pub(crate) hints: Arc<Hints>,
-    pub(crate) census: Arc<Census>,
-    pub(crate) pace: Pace,
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) contended_keys: Arc<ContendedKeys>,
+    pub(crate) node_table: Arc<NodeTable>,
+    pub(crate) worst_round_trip: WorstRoundTrip,
+    pub(crate) renewal: Arc<Renewal>,
 }
 
 impl Shared {
@@ -53,19 +53,19 @@ impl Shared {
         self.clock.wall_micros().saturating_add_signed(self.config.wall_clock_off)
     }
 
-    /// Takes note of how much longer a lock of anybody is held. The guard has to cover the longest TTL in use, which no client
+    /// Takes note of how much longer a lock of anybody is held. The delay has to cover the longest TTL in use, which no client
     /// knows of the others; here it may show that it does not.
     pub(crate) fn note_life(&self, key: &Key, holder: Option<&Holder>) {
-        let (Some(guard), Some(remaining)) = (self.guard, holder.and_then(|holder| holder.remaining)) else {
+        let (Some(delay), Some(remaining)) = (self.delay, holder.and_then(|holder| holder.remaining)) else {
             return;
         };
-        if remaining > guard.least() && !self.guard_is_short.swap(true, Ordering::Relaxed) {
+        if remaining > delay.least() && !self.restart_delay_is_short.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 %key,
                 ?remaining,
-                guard = ?guard.least(),
-                "a lock is held for longer than the restart guard of this client: a node that forgets it could give it to a \
-                 second holder. Set restart_guard to the longest TTL that anybody uses on these nodes"
+                delay = ?delay.least(),
+                "a lock is held for longer than the restart delay of this client: a node that forgets it could give it to a \
+                 second holder. Set restart_delay to the longest TTL that anybody uses on these nodes"
             );
         }
     }

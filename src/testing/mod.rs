@@ -118,9 +118,9 @@
 //! # }
 //! ```
 //!
-//! Two of three would let a second holder in, which is what the restart guard is there to prevent on real nodes. It is switched off here, since nodes that
+//! Two of three would let a second holder in, which is what the restart delay is there to prevent on real nodes. It is switched off here, since nodes that
 //! were just made could not vote; to test with it, switch it on again with
-//! [`RedlockBuilder::restart_guard`], and let the nodes be old enough with [`MemoryNode::set_age`].
+//! [`RedlockBuilder::restart_delay`], and let the nodes be old enough with [`MemoryNode::set_age`].
 //!
 //! # Time
 //!
@@ -259,7 +259,7 @@ impl MemoryCluster {
     }
 
     /// A builder of a client of these nodes, on their clock. Nodes that have just been made could not vote for a TTL, so
-    /// the restart guard is off; a test of its own with [`RedlockBuilder::restart_guard`] and [`MemoryNode::set_age`].
+    /// the restart delay is off; a test of its own with [`RedlockBuilder::restart_delay`] and [`MemoryNode::set_age`].
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -277,7 +277,7 @@ impl MemoryCluster {
     /// ```
     pub fn builder(&self) -> RedlockBuilder {
         let addresses = self.nodes.iter().map(|node| NodeAddress::memory(node.server.clone()));
-        RedlockBuilder::new().clock(self.clock.clone()).no_restart_guard().nodes(addresses)
+        RedlockBuilder::new().clock(self.clock.clone()).without_restart_delay().nodes(addresses)
     }
 
     /// The node at `index`, counted from 0.
@@ -495,7 +495,7 @@ impl MemoryNode {
         self.server.wipe();
     }
 
-    /// Lets the node have forgotten nothing for so long: an older one than the restart guard votes at once. A node that
+    /// Lets the node have forgotten nothing for so long: an older one than the restart delay votes at once. A node that
     /// was just made has no age.
     ///
     /// ```
@@ -505,13 +505,13 @@ impl MemoryNode {
     /// # use redquorum::testing::MemoryCluster;
     /// # let cluster = MemoryCluster::new(3);
     /// # let redlock = cluster.builder().build().await?;
-    /// // Nodes that were just started do not vote for a TTL, where the restart guard is on.
-    /// let guarded = cluster.builder().restart_guard(Duration::from_secs(10)).build().await?;
-    /// assert!(guarded.try_acquire("order:1").await.is_err());
+    /// // Nodes that were just started do not vote for a TTL, where the restart delay is on.
+    /// let young = cluster.builder().restart_delay(Duration::from_secs(10)).build().await?;
+    /// assert!(young.try_acquire("order:1").await.is_err());
     ///
     /// cluster.nodes().iter().for_each(|node| node.set_age(Duration::from_secs(60)));
-    /// let guarded = cluster.builder().restart_guard(Duration::from_secs(10)).build().await?;
-    /// assert!(guarded.try_acquire("order:1").await.is_ok());
+    /// let young = cluster.builder().restart_delay(Duration::from_secs(10)).build().await?;
+    /// assert!(young.try_acquire("order:1").await.is_ok());
     /// # Ok(())
     /// # }
     /// ```
@@ -694,23 +694,23 @@ impl RawNode {
             client_name: "redquorum-raw".into(),
             prefix: Arc::default(),
             wakeups: crate::node::Wakeups::new(client, clock.clone(), debts.clone()),
-            in_line: true,
-            guard: None,
-            census: crate::node::Census::new(quorum),
+            in_queue: true,
+            delay: None,
+            node_table: crate::node::NodeTable::new(quorum),
         };
         let limits = crate::node::Limits { backlog: settings.backlog };
         let id = crate::protocol::quorum::NodeId::new(0);
-        let hints = Arc::default();
-        let (node, desk) = crate::node::node(
+        let contended_keys = Arc::default();
+        let (node, inbox) = crate::node::node(
             id,
             settings.address.name().clone(),
             limits,
             debts,
-            hints,
-            settings.census.clone(),
+            contended_keys,
+            settings.node_table.clone(),
         );
         let shutdown = tokio_util::sync::CancellationToken::new();
-        tokio::spawn(serve(desk, settings, clock, shutdown.clone()));
+        tokio::spawn(serve(inbox, settings, clock, shutdown.clone()));
         // The sender is in the node, so waiting cannot fail.
         let _ = node.state().wait_for(|state| *state == crate::node::State::Up).await;
         Ok(Self { node, mailbox: crate::node::Mailbox::new(), _shutdown: shutdown.drop_guard() })
@@ -722,7 +722,7 @@ impl RawNode {
         operation: crate::protocol::message::Operation,
     ) -> crate::protocol::message::Reply {
         let mailbox = self.mailbox.clone();
-        let request = crate::node::Request { operation, debt: None, mailbox, call: 0 };
+        let request = crate::node::Outgoing { operation, debt: None, mailbox, call: 0 };
         if let Err(reason) = self.node.send(request) {
             return crate::protocol::message::Reply::NotSent(reason);
         }

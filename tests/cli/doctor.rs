@@ -20,8 +20,8 @@ fn good_set() -> Cluster {
     Cluster::start_with(3, |_| good())
 }
 
-/// Has the restart guard looked at, too. Else it is off: servers that were just started do not vote with it.
-const GUARDED: &str = "guarded";
+/// Has the restart delay looked at, too. Else it is off: servers that were just started do not vote with it.
+const YOUNG: &str = "too-young";
 
 /// What a run of the doctor found: its code, and the names of the faults.
 fn examined(urls: &[String], args: &[&str]) -> (i32, BTreeSet<String>, Value) {
@@ -30,8 +30,8 @@ fn examined(urls: &[String], args: &[&str]) -> (i32, BTreeSet<String>, Value) {
         command.args(["--clocks", "100ms"]);
     }
     let args: Vec<_> = match args {
-        [GUARDED, args @ ..] => args.to_vec(),
-        args => [&["--no-restart-guard"], args].concat(),
+        [YOUNG, args @ ..] => args.to_vec(),
+        args => [&["--no-restart-delay"], args].concat(),
     };
     command.args(args).env("REDQUORUM_NODES", urls.join(","));
     let output = done(command);
@@ -62,7 +62,7 @@ fn a_good_set_has_nothing_wrong() {
     assert_found(&cluster.urls(), &[], 0, &[]);
     assert_eq!(code(&done(tool(&cluster, &["run", "--fenced", "job", "--", "true"]))), 0);
     assert_found(&cluster.urls(), &["--ttl", "5s"], 0, &[]);
-    eventually("the guard is over", || examined(&cluster.urls(), &[GUARDED, "--ttl", "2s"]).0 == 0);
+    eventually("the guard is over", || examined(&cluster.urls(), &[YOUNG, "--ttl", "2s"]).0 == 0);
     for server in cluster.iter() {
         assert!(server.keys().iter().all(|key| !key.contains("doctor")), "{:?}", server.keys());
     }
@@ -177,7 +177,7 @@ fn sets_that_are_none_are_found() {
 fn forgetful_nodes_are_found() {
     let cluster = Cluster::start(3);
     assert_found(&cluster.urls(), &[], 1, &["no-append-only-file"]);
-    assert_found(&cluster.urls(), &[GUARDED], 2, &["no-append-only-file", "guarded", "no-majority"]);
+    assert_found(&cluster.urls(), &[YOUNG], 2, &["no-append-only-file", "too-young", "no-majority"]);
 }
 
 /// The finding of a name.
@@ -192,15 +192,16 @@ fn finding<'a>(value: &'a Value, fault: &str) -> &'a Value {
 #[test]
 fn fresh_nodes_are_no_majority_yet() {
     let cluster = good_set();
-    let (code, found, value) = examined(&cluster.urls(), &[GUARDED]);
+    let (code, found, value) = examined(&cluster.urls(), &[YOUNG]);
     assert_eq!(code, 2, "{value:#}");
-    assert_eq!(found, BTreeSet::from(["guarded", "no-majority"].map(str::to_owned)), "{value:#}");
+    assert_eq!(found, BTreeSet::from(["too-young", "no-majority"].map(str::to_owned)), "{value:#}");
     let majority = finding(&value, "no-majority");
     let what = majority["what"].as_str().expect("text");
     assert!(what.starts_with("0 of 3 nodes vote now, 2 are needed: enough do in"), "{what}");
-    for mend in [majority, finding(&value, "guarded")].map(|finding| finding["mend"].as_str().expect("text"))
+    for mend in
+        [majority, finding(&value, "too-young")].map(|finding| finding["mend"].as_str().expect("text"))
     {
-        assert!(mend.contains("just set up") && mend.contains("--no-restart-guard"), "{mend}");
+        assert!(mend.contains("just set up") && mend.contains("--no-restart-delay"), "{mend}");
     }
 }
 

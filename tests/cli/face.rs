@@ -48,7 +48,7 @@ fn errors_show_the_usage_of_the_help() {
     for (command, wrong) in [
         ("run", &["run"][..]),
         ("run", &["run", "job"]),
-        ("run", &["run", "--restart-guard", "5s", "--no-restart-guard", "job", "--", "true"]),
+        ("run", &["run", "--restart-delay", "5s", "--no-restart-delay", "job", "--", "true"]),
         ("status", &["status"]),
         ("status", &["--prefix", "app:", "--nodes", "redis://a", "status"]),
         ("nodes", &["--json", "nodes", "job"]),
@@ -106,7 +106,7 @@ fn nodes_come_from_flags_environment_or_a_file() {
         command
     };
 
-    let good = format!("nodes = [\"{url}\"]\nno-restart-guard = true\n");
+    let good = format!("nodes = [\"{url}\"]\nno-restart-delay = true\n");
     assert_eq!(code(&done(with_file(&good))), 0);
     let mut environment = with_file(&good);
     environment.env("REDQUORUM_NODES", "redis://127.0.0.1:1");
@@ -151,7 +151,7 @@ fn passwords_never_show() {
         ("redis://:hunter2@[bad", &["--help"]),
         ("rediss://:hunter2@host", &["doctor"]),
     ] {
-        let mut command = bare(&["--no-restart-guard"]);
+        let mut command = bare(&["--no-restart-delay"]);
         let output = done({
             command.args(args).env("REDQUORUM_NODES", url);
             command

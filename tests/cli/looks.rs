@@ -22,7 +22,9 @@ fn status_tells_free_from_held() {
     let holder = started(tool(&cluster, &["run", "job", "--", "sleep", "60"]));
     eventually("the lock is held", || cluster.iter().all(|server| server.exists("job")));
     let waiter = started(tool(&cluster, &["run", "job", "--", "true"]));
-    eventually("it stands in line", || cluster.iter().any(|server| server.exists("{job}:redquorum:line")));
+    eventually("it waits in the queue", || {
+        cluster.iter().any(|server| server.exists("{job}:redquorum:line"))
+    });
 
     let held = done(tool(&cluster, &["--json", "status", "job"]));
     assert_eq!(code(&held), 0);
@@ -39,14 +41,14 @@ fn status_tells_free_from_held() {
     assert_eq!(code(&waiter.end()), 0);
 }
 
-/// One server under two addresses has one vote: that is shown, with the restart guard and without, and makes a code where the
+/// One server under two addresses has one vote: that is shown, with the restart delay and without, and makes a code where the
 /// rest is no quorum.
 #[test]
 fn one_server_twice_is_shown() {
     let cluster = Cluster::start(2);
     let twice = vec![cluster[0].url(), format!("redis://localhost:{}", cluster[0].port())];
     let three = [twice.clone(), vec![cluster[1].url()]].concat();
-    for guard in [&["--no-restart-guard"][..], &[]] {
+    for guard in [&["--no-restart-delay"][..], &[]] {
         for (urls, enough) in [(&three, !guard.is_empty()), (&twice, false)] {
             let call = |args: &[&str]| {
                 let mut command = bare(guard);

@@ -1,6 +1,6 @@
 //! The command line tool as a user runs it: the built program, against real servers.
 //!
-//! Servers here were just started and hold nothing, so every call says `--no-restart-guard`, as such a user would.
+//! Servers here were just started and hold nothing, so every call says `--no-restart-delay`, as such a user would.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -74,7 +74,7 @@ impl Place {
         let nodes = place.cluster.urls().join("\", \"");
         place.write(
             ".config/redquorum/config.toml",
-            &format!("nodes = [\"{nodes}\"]\nno-restart-guard = true\n"),
+            &format!("nodes = [\"{nodes}\"]\nno-restart-delay = true\n"),
         );
         place.write("report.sh", "#!/bin/sh\necho report\n");
         assert_eq!(code(&place.shell("chmod +x report.sh")), 0);
@@ -135,7 +135,7 @@ fn status_is_as_the_page_says() {
     let holder = place.held();
     let waiter = started(tool(&place.cluster, &["run", "nightly-report", "--", "true"]));
     let line = "{nightly-report}:redquorum:line";
-    eventually("it stands in line", || place.cluster.iter().any(|node| node.exists(line)));
+    eventually("it waits in the queue", || place.cluster.iter().any(|node| node.exists(line)));
     let (calls, printed) = console("redquorum status");
     assert_alike(&out(&place.shell(&calls)), &printed);
     holder.signal(Signal::SIGTERM);
@@ -162,7 +162,7 @@ fn doctor_is_as_the_page_says() {
     let (calls, printed) = console("redquorum doctor");
     let shown = out(&place.shell(&calls));
     // What only those read who switch the guard off.
-    assert_alike(&shown.replace("The restart guard was not looked at (--no-restart-guard).\n", ""), &printed);
+    assert_alike(&shown.replace("The restart delay was not looked at (--no-restart-delay).\n", ""), &printed);
 }
 
 /// How fast they are, also drawn, as the README calls it.
@@ -232,7 +232,7 @@ fn the_configuration_of_the_page_is_read() {
     let given = format!("nodes = [\"{}\"]", place.cluster.urls().join("\", \""));
     let nodes = Regex::new("(?m)^nodes = .*$").expect("a pattern").replace(file, given.as_str()).into_owned();
     place.write("mine.toml", &nodes);
-    let output = place.shell("redquorum --config mine.toml --no-restart-guard status job");
+    let output = place.shell("redquorum --config mine.toml --no-restart-delay status job");
     assert_eq!(code(&output), 0, "{}", out(&output));
     assert!(out(&output).contains("\"job\""), "{}", out(&output));
 }

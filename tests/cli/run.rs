@@ -77,7 +77,7 @@ fn every_end_has_its_code() {
     assert!(told.contains(&cluster[0].port().to_string()) && told.contains("doctor"), "{told}");
 }
 
-/// A fresh node may have lost its memory: with the restart guard on, it does not vote, and the error says what to do.
+/// A fresh node may have lost its memory: with the restart delay on, it does not vote, and the error says what to do.
 #[test]
 fn guarded_nodes_are_no_quorum() {
     let cluster = Cluster::start(1);
@@ -85,7 +85,7 @@ fn guarded_nodes_are_no_quorum() {
     command.env("REDQUORUM_NODES", cluster.urls().join(","));
     let output = done(command);
     assert_eq!(code(&output), 69);
-    assert!(err(&output).contains("--no-restart-guard"), "{}", err(&output));
+    assert!(err(&output).contains("--no-restart-delay"), "{}", err(&output));
 }
 
 /// A signal that the tool gets reaches the whole group, and the command's answer to it is the tool's end.
@@ -114,7 +114,9 @@ fn ctrl_c_while_waiting_ends_the_wait() {
     let mut holder = started(tool(&cluster, &["run", "job", "--", "sleep", "60"]));
     eventually("the lock is held", || cluster.iter().all(|server| server.exists("job")));
     let waiter = started(tool(&cluster, &["--json", "run", "--wait", "forever", "job", "--", "true"]));
-    eventually("it stands in line", || cluster.iter().any(|server| server.exists("{job}:redquorum:line")));
+    eventually("it waits in the queue", || {
+        cluster.iter().any(|server| server.exists("{job}:redquorum:line"))
+    });
 
     waiter.signal(Signal::SIGINT);
     let output = waiter.end();

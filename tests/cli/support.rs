@@ -15,9 +15,9 @@ use crate::common::Cluster;
 /// How long anything may take that only has to happen.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// The tool, with these nodes, no configuration of whoever runs the tests, and no restart guard.
+/// The tool, with these nodes, no configuration of whoever runs the tests, and no restart delay.
 pub fn tool(cluster: &Cluster, args: &[&str]) -> Command {
-    let mut command = bare(&["--no-restart-guard"]);
+    let mut command = bare(&["--no-restart-delay"]);
     command.args(args).env("REDQUORUM_NODES", cluster.urls().join(","));
     command
 }

@@ -33,7 +33,7 @@ pub const fn ms(millis: u64) -> Duration {
 /// A client's builder with the numbers above. The servers of most tests were just started and hold nothing, so the restart
 /// guard, with which they could not vote for a TTL, is off; it has tests of its own.
 pub fn builder<N: IntoNode>(nodes: impl IntoIterator<Item = N>) -> RedlockBuilder {
-    Redlock::builder().nodes(nodes).ttl(TTL).max_ttl(2 * TTL).reply_timeout(REPLY).no_restart_guard()
+    Redlock::builder().nodes(nodes).ttl(TTL).max_ttl(2 * TTL).reply_timeout(REPLY).without_restart_delay()
 }
 
 /// A client of these nodes, with all of them connected.
@@ -53,7 +53,7 @@ pub async fn held_on_all(redlock: &Redlock, key: &str) -> LockGuard {
     guard
 }
 
-/// Waits until so many stand in line for a key, over all nodes.
+/// Waits until so many wait in the queue for a key, over all nodes.
 pub async fn until_waiting(redlock: &Redlock, key: &str, count: u32) {
     let started = Instant::now();
     loop {

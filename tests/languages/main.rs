@@ -192,7 +192,7 @@ async fn contend(cluster: Arc<Cluster>, length: Duration) -> Vec<(String, usize)
         task.await.expect("no law was broken");
     }
     eventually(SOON, "no key is left", || nothing_left(&cluster)).await;
-    eventually(SOON, "nothing is owed", || redlock.open_debts() == 0).await;
+    eventually(SOON, "nothing is owed", || redlock.pending_cleanups() == 0).await;
 
     let entered = witness.entered.lock().expect("a list");
     let changes = entered.windows(2).filter(|pair| pair[0] != pair[1]).count();
@@ -285,7 +285,7 @@ fn names_holders(server: &Server) -> bool {
     server.version().at_least((7, 0), (0, 0))
 }
 
-/// Law: who stands in line here gets in within one look of 100 ms when a client of another kind releases, which wakes
+/// Law: who waits in the queue here gets in within one look of 100 ms when a client of another kind releases, which wakes
 /// nobody, whatever its value looks like.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_gets_in_when_another_kind_of_client_releases() {
@@ -293,7 +293,7 @@ async fn a_waiter_gets_in_when_another_kind_of_client_releases() {
         let mut took = Vec::new();
         let (mut round, until) = (0, Instant::now() + 6 * SOON);
         while round < 3 {
-            assert!(Instant::now() < until, "{kind:?}: nobody ever stands in line");
+            assert!(Instant::now() < until, "{kind:?}: nobody ever waits in the queue");
             assert!(other.acquire(SOON).await, "{kind:?} does not get in");
             let waiting = tokio::spawn(redlock.lock(KEY).wait(SOON).into_future());
             let stands = async || redlock.inspect(KEY).await.is_ok_and(|found| found.waiting() > 0);

@@ -80,14 +80,14 @@ fn any_executor_may_poll() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build().unwrap();
     let server = super::common::Server::start();
     let redlock = runtime.block_on(async {
-        redquorum::Redlock::builder().node(server.url()).no_restart_guard().build().await.unwrap()
+        redquorum::Redlock::builder().node(server.url()).without_restart_delay().build().await.unwrap()
     });
 
     std::thread::spawn(move || {
         let guard = futures::executor::block_on(redlock.acquire(KEY)).unwrap();
         let refused =
             futures::executor::block_on(async { redlock.lock(KEY).wait(Duration::from_millis(30)).await });
-        assert!(matches!(refused, Err(AcquireError::WaitOver { .. })));
+        assert!(matches!(refused, Err(AcquireError::TimedOut { .. })));
         futures::executor::block_on(guard.release()).unwrap();
     })
     .join()
@@ -99,12 +99,12 @@ fn any_executor_may_poll() {
 #[tokio::test(start_paused = true)]
 async fn waiting_leaves_others_their_turn() {
     let cluster = MemoryCluster::new(3);
-    let zero = cluster.builder().retry(Duration::ZERO, Duration::from_millis(1)).build().await;
+    let zero = cluster.builder().retry_delay(Duration::ZERO, Duration::from_millis(1)).build().await;
     let expected = InvalidRequest::ZeroTimeout { name: "first retry pause" };
     assert!(matches!(zero, Err(BuildError::Invalid(error)) if error == expected));
 
     let shortest = Duration::from_nanos(1);
-    let redlock = cluster.builder().retry(shortest, shortest).build().await.unwrap();
+    let redlock = cluster.builder().retry_delay(shortest, shortest).build().await.unwrap();
     cluster.nodes().iter().for_each(|node| node.crash());
     tokio::time::sleep(Duration::from_millis(1)).await;
     let others = tokio::spawn(async {
@@ -115,7 +115,7 @@ async fn waiting_leaves_others_their_turn() {
 
     let outcome = redlock.lock(KEY).wait(Duration::from_secs(2)).await;
 
-    assert!(matches!(outcome, Err(AcquireError::WaitOver { .. })));
+    assert!(matches!(outcome, Err(AcquireError::TimedOut { .. })));
     assert!(others.is_finished());
 }
 

@@ -1,4 +1,4 @@
-//! The restart guard on nodes in memory, with exact times.
+//! The restart delay on nodes in memory, with exact times.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ const TTL: Duration = Duration::from_secs(10);
 /// TTL × (1 + drift) + 2 ms.
 const GUARD: Duration = Duration::from_millis(10_102);
 
-fn guarded(cluster: &MemoryCluster) -> RedlockBuilder {
-    cluster.builder().restart_guard(TTL)
+fn delayed(cluster: &MemoryCluster) -> RedlockBuilder {
+    cluster.builder().restart_delay(TTL)
 }
 
 async fn client(cluster: &MemoryCluster) -> Redlock {
-    guarded(cluster).build().await.unwrap()
+    delayed(cluster).build().await.unwrap()
 }
 
 /// Law: an acquire sleeps exactly until the guard of the Q-th node ends, and asks each node once before and once after.
@@ -39,9 +39,9 @@ async fn acquire_sleeps_until_the_qth_node_counts() {
     assert!(waited >= expected && waited <= expected + Duration::from_millis(100), "{waited:?}");
     // A set and its undo, and a set.
     assert!(cluster.nodes().iter().all(|node| node.executed() <= 3));
-    let guarded = guard.report();
+    let delayed = guard.report();
     assert!(
-        guarded.nodes().iter().filter(|node| matches!(node.outcome, Outcome::Guarded { .. })).count() <= 2
+        delayed.nodes().iter().filter(|node| matches!(node.outcome, Outcome::TooYoung { .. })).count() <= 2
     );
     guard.release().await.unwrap();
 }
@@ -58,7 +58,7 @@ async fn too_short_a_wait_is_told_at_once() {
 
     assert_eq!(started.elapsed(), Duration::ZERO);
     for error in [once.unwrap_err(), short.unwrap_err()] {
-        let AcquireError::Guarded { remaining, .. } = &error else { panic!("{error}") };
+        let AcquireError::NodesTooYoung { remaining, .. } = &error else { panic!("{error}") };
         assert_eq!(*remaining, Some(GUARD), "{error}");
         assert!(!error.is_contention() && error.holder().is_none());
     }
@@ -99,14 +99,14 @@ async fn a_wiped_node_makes_no_second_holder() {
         let held = redlock.try_acquire("k").await.unwrap();
         cluster.node(2).heal();
         cluster.node(1).wipe();
-        let rival = if guards { guarded(&cluster) } else { cluster.builder() }.build().await.unwrap();
+        let rival = if guards { delayed(&cluster) } else { cluster.builder() }.build().await.unwrap();
 
         let result = rival.try_acquire("k").await;
 
         assert!(held.is_valid());
         assert_eq!(result.is_err(), guards, "{result:?}");
         if guards {
-            assert!(matches!(rival.nodes()[1].vote, NodeVote::Guarded { remaining: Some(GUARD) }));
+            assert!(matches!(rival.nodes()[1].vote, NodeVote::TooYoung { remaining: Some(GUARD) }));
             // It has the whole of the first one's life to wait for, and gets the lock then.
             drop(result);
             let next = rival.lock("k").wait(GUARD + TTL).await.unwrap();
@@ -115,7 +115,7 @@ async fn a_wiped_node_makes_no_second_holder() {
     }
 }
 
-/// Law: closing ends a wait for guarded nodes at once.
+/// Law: closing ends a wait for young nodes at once.
 #[tokio::test(start_paused = true)]
 async fn closing_ends_the_wait_for_the_guard() {
     let cluster = MemoryCluster::new(3);
@@ -142,7 +142,7 @@ async fn a_guard_that_is_too_short_is_told() {
     for (guard, waits, times) in [(TTL, true, 1), (TTL, false, 1), (2 * TTL, true, 0)] {
         let ear = Ear::default();
         let _listening = tracing::subscriber::set_default(ear.clone());
-        let redlock = cluster.builder().restart_guard(guard).build().await.unwrap();
+        let redlock = cluster.builder().restart_delay(guard).build().await.unwrap();
         for _ in 0..2 {
             if waits {
                 redlock.lock("k").wait(Duration::from_millis(300)).await.unwrap_err();
@@ -150,7 +150,7 @@ async fn a_guard_that_is_too_short_is_told() {
                 redlock.inspect("k").await.unwrap();
             }
         }
-        let told = ear.heard().matches("longer than the restart guard").count();
+        let told = ear.heard().matches("longer than the restart delay").count();
         assert_eq!(told, times, "guard {guard:?}, waits: {waits}: {}", ear.heard());
     }
 }

@@ -98,7 +98,7 @@ async fn history(seed: u64) -> usize {
     }
     for (redlock, _) in &clients {
         tokio::time::timeout(Duration::from_secs(60), async {
-            while redlock.open_debts() > 0 {
+            while redlock.pending_cleanups() > 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         })

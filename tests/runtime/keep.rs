@@ -17,7 +17,7 @@ async fn kept(redlock: &Redlock) -> LockGuard {
     redlock.lock(KEY).keep_alive().await.unwrap()
 }
 
-/// Law: an extension that is asked for by hand is told of its own outcome, not of the keeper's which was under way: whenever it
+/// Law: an extension that is asked for by hand is told of its own outcome, not of the renewal task's which was under way: whenever it
 /// is asked for, a guard that is told "extended" has the validity it asked for.
 #[tokio::test(start_paused = true)]
 async fn extended_by_hand_means_by_so_much() {
@@ -209,7 +209,7 @@ async fn a_lock_that_was_lost_is_kept_again() {
 /// others get it.
 #[tokio::test(start_paused = true)]
 async fn what_was_told_lost_stays_lost() {
-    // Each time the keeper tries at other moments, and now and then within the last four milliseconds.
+    // Each time the renewal task tries at other moments, and now and then within the last four milliseconds.
     for _ in 0..60 {
         let cluster = MemoryCluster::new(3);
         let redlock = client(&cluster).await;
@@ -240,7 +240,7 @@ async fn maximum_hold_ends_a_kept_lock() {
         let request = redlock.lock(KEY);
         let guard = if on_builder { request.await } else { request.max_hold(3 * TTL).await }.unwrap();
 
-        assert_eq!(guard.lost().await, Lost::HeldOut);
+        assert_eq!(guard.lost().await, Lost::MaxHoldReached);
 
         let told = started.elapsed();
         assert!(told <= 3 * TTL && told + Duration::from_millis(5) >= 3 * TTL, "{told:?}");
@@ -262,7 +262,7 @@ async fn maximum_hold_of_the_client_outlasts_second_thoughts() {
     drop(guard);
     let guard = redlock.lock(KEY).without_keep_alive().keep_alive().await.unwrap();
     let lost = tokio::time::timeout(4 * TTL, guard.lost()).await;
-    assert_eq!(lost, Ok(Lost::HeldOut));
+    assert_eq!(lost, Ok(Lost::MaxHoldReached));
 }
 
 /// Law: settings with which keeping cannot work are refused before anything is sent.
@@ -334,7 +334,7 @@ async fn a_thousand_lost_guards_leave_nothing() {
     sleep(TTL).await;
 
     nothing_is_sent(&cluster, "all gone").await;
-    assert_eq!(redlock.open_debts(), 0);
+    assert_eq!(redlock.pending_cleanups(), 0);
     assert_eq!(tasks(), baseline);
     assert!(redlock.close(TTL).await, "nothing is waited for");
 }
@@ -469,7 +469,7 @@ async fn the_last_guard_ends_the_client() {
     assert_eq!(tasks(), before);
 }
 
-/// Law: a kept lock is handed to the first in line when its guard lets go of it, kept or not by its next holder, and is
+/// Law: a kept lock is handed to the first in the queue when its guard lets go of it, kept or not by its next holder, and is
 /// extended for as long as others wait.
 #[tokio::test(start_paused = true)]
 async fn a_kept_lock_is_handed_over() {

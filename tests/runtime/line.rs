@@ -1,4 +1,4 @@
-//! Waiting in line on nodes in memory: every way in and every way out, on paused time.
+//! Waiting in the queue on nodes in memory: every way in and every way out, on paused time.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ async fn grants_follow_the_order_of_arrival() {
     assert_eq!(waiting(&cluster), 0);
 }
 
-/// Law: a wait that ends leaves the line, says who held the lock, and the next in line is not kept waiting by it.
+/// Law: a wait that ends leaves the line, says who held the lock, and the next in the queue is not kept waiting by it.
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_ends_leaves_the_line() {
     let cluster = cluster_of(3).await;
@@ -79,7 +79,7 @@ async fn a_wait_that_ends_leaves_the_line() {
     let error = short.await.unwrap().unwrap_err();
 
     assert!(started.elapsed() < ms(800), "{:?}", started.elapsed());
-    assert!(matches!(error, AcquireError::WaitOver { .. }) && error.is_contention(), "{error}");
+    assert!(matches!(error, AcquireError::TimedOut { .. }) && error.is_contention(), "{error}");
     assert_eq!(error.holder().map(|holder| holder.chars().count()), Some(17), "{error}");
     tokio::time::sleep(ms(5)).await;
     assert_eq!(waiting(&cluster), 1);

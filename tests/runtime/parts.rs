@@ -131,7 +131,7 @@ async fn a_lost_lock_has_no_parts() {
 
     let guard = redlock.lock(KEY).max_hold(TTL / 2).await.unwrap();
     sleep(TTL).await;
-    assert_eq!(guard.into_parts().await, Err(Lost::HeldOut));
+    assert_eq!(guard.into_parts().await, Err(Lost::MaxHoldReached));
     nothing_is_left(&cluster, &redlock, "no parts").await;
 }
 

@@ -57,7 +57,7 @@ async fn work_is_not_begun_without_the_lock() {
     let redlock = client(&cluster).await;
     let _held = redlock.acquire(KEY).await.unwrap();
 
-    let result = redlock.lock(KEY).no_wait().with(async |_| panic!("begun")).await;
+    let result = redlock.lock(KEY).without_waiting().with(async |_| panic!("begun")).await;
 
     let Err(WithLockError::Acquire(AcquireError::Held { .. })) = result else { panic!("{result:?}") };
 }
@@ -104,7 +104,7 @@ async fn maximum_hold_drops_the_work() {
 
     let result = redlock.lock(KEY).max_hold(3 * TTL).with(async |_| std::future::pending::<()>().await).await;
 
-    let Err(WithLockError::Lost { reason: Lost::HeldOut, .. }) = result else { panic!("{result:?}") };
+    let Err(WithLockError::Lost { reason: Lost::MaxHoldReached, .. }) = result else { panic!("{result:?}") };
     assert!(started.elapsed() <= 3 * TTL, "{:?}", started.elapsed());
     nothing_is_left(&cluster, &redlock, "afterwards").await;
 }

@@ -105,7 +105,7 @@ pub async fn nothing_is_left(cluster: &MemoryCluster, redlock: &Redlock, what: &
     assert!(again.is_ok(), "{what}: {again:?}");
     drop(again);
     // Where a connection died with a set on it, only the TTL of 10 s proves that it never came: and 1 % and 1 s more.
-    within(Duration::from_millis(12_200), what, || redlock.open_debts() == 0).await;
+    within(Duration::from_millis(12_200), what, || redlock.pending_cleanups() == 0).await;
 }
 
 async fn within(limit: Duration, what: &str, condition: impl Fn() -> bool) {

@@ -13,7 +13,7 @@ use redquorum::protocol::message::{Holder, Operation, Reply, Unknown};
 use redquorum::testing::script_reply;
 
 use crate::common::Server;
-use crate::history::{Answer, Data, History, Keeping, Kept, LISTENING, Sent, channel, client};
+use crate::history::{Answer, Data, History, KeepAlive, Kept, LISTENING, Sent, channel, client};
 
 /// Stands before each script, and takes its own arguments off the end of the script's.
 const BEFORE: &str = r#"
@@ -261,7 +261,7 @@ fn is_close(expected: Option<u64>, real: Option<u64>) -> bool {
 }
 
 /// A name under which there is not what has to be there.
-fn differing<'a>(expected: &'a Keeping, real: &'a Keeping) -> Option<&'a [u8]> {
+fn differing<'a>(expected: &'a KeepAlive, real: &'a KeepAlive) -> Option<&'a [u8]> {
     let mut names = expected.keys().chain(real.keys());
     let differs = |name: &&Vec<u8>| match (expected.get(*name), real.get(*name)) {
         (Some(expected), Some(real)) => expected.data != real.data || !is_close(expected.left, real.left),
@@ -271,7 +271,7 @@ fn differing<'a>(expected: &'a Keeping, real: &'a Keeping) -> Option<&'a [u8]> {
 }
 
 /// Reads what [`LOOK`] answers.
-fn kept(answer: Value) -> Keeping {
+fn kept(answer: Value) -> KeepAlive {
     let Value::Array(names) = answer else { panic!("no list: {answer:?}") };
     let read = |entry: Value| {
         let Value::Array(parts) = entry else { panic!("no list: {entry:?}") };

@@ -66,7 +66,7 @@ pub struct History {
 pub struct Step {
     pub what: String,
     pub sent: Sent,
-    pub kept: Keeping,
+    pub kept: KeepAlive,
 }
 
 pub enum Sent {
@@ -89,7 +89,7 @@ pub enum Answer {
 }
 
 /// Everything that a server keeps, by name.
-pub type Keeping = BTreeMap<Vec<u8>, Kept>;
+pub type KeepAlive = BTreeMap<Vec<u8>, Kept>;
 
 /// What is under one name.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -478,7 +478,7 @@ impl Drawing {
         }
         if self.spoiled.contains_key(operation.key()) {
             match operation {
-                Operation::Claim { fence: Some(_), .. } => return Answer::This(Reply::CounterSpent),
+                Operation::Claim { fence: Some(_), .. } => return Answer::This(Reply::CounterExhausted),
                 Operation::Extend { carry: Some(_), .. } | Operation::Raise { .. }
                     if self.is_ours(operation) =>
                 {
@@ -502,7 +502,7 @@ impl Drawing {
     }
 
     /// Everything that the server keeps now.
-    fn kept(&mut self) -> Keeping {
+    fn kept(&mut self) -> KeepAlive {
         let (now, millis) = (self.now(), self.now / 1_000);
         let mut kept = BTreeMap::new();
         for key in keys() {

@@ -104,7 +104,7 @@ impl Drawing {
             (Denied::DeleteKey, Release { .. }) if ours => Some(Answer::Error(DENIED_ERROR)),
             (Denied::DeleteKey, HandOver { .. }) if ours && !waiting => Some(Answer::Error(DENIED_ERROR)),
 
-            // Then the key goes to no one in line. The first that lives is out of the line, as are the silent ones before it.
+            // Then the key goes to no one in the queue. The first that lives is out of the line, as are the silent ones before it.
             (Denied::SetKey, HandOver { owner, .. }) if ours && waiting => {
                 let LineRecord { mut entries, looks, last, .. } = self.store.line(key, now);
                 let stands_in_it = entries.iter().any(|entry| entry.0 == *owner);

@@ -12,7 +12,7 @@ pub enum Switch {
     DriftBeyondBound,
     ServerClockSteps,
     MemoryLossUnguarded,
-    GuardTooShort,
+    RestartDelayTooShort,
     WallClock,
     ClockSleeps,
     ValidityFromReplies,
@@ -75,9 +75,9 @@ pub const ALL: &[(Switch, &str, &str)] = &[
     (Switch::ServerClockSteps, "server-clock-steps", "node clocks jump ahead"),
     (Switch::MemoryLossUnguarded, "memory-loss-unguarded", "a node without memory votes at once"),
     (
-        Switch::GuardTooShort,
+        Switch::RestartDelayTooShort,
         "guard-too-short",
-        "the restart guard is for a shorter TTL than the longest in use",
+        "the restart delay is for a shorter TTL than the longest in use",
     ),
     (Switch::WallClock, "wall-clock", "clients read the wall clock, which steps back"),
     (Switch::ClockSleeps, "clock-sleeps", "clients read a clock that stands still while they do"),
@@ -116,13 +116,13 @@ pub const ALL: &[(Switch, &str, &str)] = &[
         "a full node turns releases away, and their debts wait as if it were down",
     ),
     (Switch::WakeUpIsGrant, "wake-up-is-grant", "a woken waiter holds the lock without a claim of all nodes"),
-    (Switch::VoteIsGrant, "vote-is-grant", "the vote of the line's node counts as its grant"),
+    (Switch::VoteIsGrant, "vote-is-grant", "the vote of the queue's node counts as its grant"),
     (
         Switch::HeadKeepsItsOwner,
         "head-keeps-its-owner",
-        "after a failed claim the undone owner stands in line again",
+        "after a failed claim the undone owner waits in the queue again",
     ),
-    (Switch::LeavesWithoutRelease, "leaves-without-release", "a waiter leaves the line without a word"),
+    (Switch::LeavesWithoutRelease, "leaves-without-release", "a waiter leaves the queue without a word"),
     (Switch::HandsOverToReleased, "hands-over-to-released", "a node hands over to an owner released before"),
     (Switch::ReleasesWithoutHandOver, "releases-without-hand-over", "releases delete, whoever waits"),
     (
@@ -144,7 +144,7 @@ pub const ALL: &[(Switch, &str, &str)] = &[
         "a head gives its vote back after each failed claim",
     ),
     (Switch::HeadsNeverGiveWay, "heads-never-give-way", "two heads keep the votes of two nodes for ever"),
-    (Switch::ClientsClockOrders, "clients-clock-orders", "the line is ordered by the clients' clocks"),
+    (Switch::ClientsClockOrders, "clients-clock-orders", "the queue is ordered by the clients' clocks"),
     (
         Switch::PlaceNotGivenBack,
         "place-not-given-back",
@@ -156,7 +156,7 @@ pub const ALL: &[(Switch, &str, &str)] = &[
         "never-returns",
         "a waiter that left a node for its silence does not try it again",
     ),
-    (Switch::LinesAreNotLeft, "lines-are-not-left", "a node keeps those in line who leave"),
+    (Switch::LinesAreNotLeft, "lines-are-not-left", "a node keeps those in the queue who leave"),
     (Switch::WaitsOn, "waits-on", "a waiter does not leave at the end of its wait"),
     (Switch::NoRaise, "no-raise", "tokens are handed out without a quorum that stands at them"),
     (
@@ -195,7 +195,7 @@ impl Switch {
             | Self::DriftBeyondBound
             | Self::ServerClockSteps
             | Self::MemoryLossUnguarded
-            | Self::GuardTooShort
+            | Self::RestartDelayTooShort
             | Self::WallClock
             | Self::ClockSleeps => Law::MutualExclusion,
             Self::ValidityFromReplies => Law::ValidityIsCovered,

@@ -4,7 +4,7 @@
 //! becomes of them. Its debts are in `debts.rs`.
 
 use redquorum::protocol::in_doubt::{Debt, Ledger};
-use redquorum::protocol::lease::{Event as LeaseEvent, Lease, Send};
+use redquorum::protocol::lease::{Event as LeaseEvent, Lease, ToSend};
 use redquorum::protocol::message::Reply;
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
@@ -30,8 +30,8 @@ pub struct Client {
     /// For how long it has stood still.
     pub slept: u64,
     pub paused_until: TrueTime,
-    /// Whether its waiters stand in line.
-    pub in_line: bool,
+    /// Whether its waiters wait in the queue.
+    pub in_queue: bool,
     /// Nothing wakes it: it polls.
     pub deaf: bool,
     /// Its process was killed.
@@ -44,24 +44,24 @@ pub struct Client {
     /// Every debt ever owed, by its number in the ledger.
     pub debts: Vec<DebtWitness>,
     /// Those that neither an answer nor their end has closed.
-    pub open_debts: Vec<usize>,
+    pub pending_cleanups: Vec<usize>,
 }
 
 impl Client {
-    pub fn new(clock: Clock, board: Switchboard, in_line: bool, deaf: bool) -> Self {
+    pub fn new(clock: Clock, board: Switchboard, in_queue: bool, deaf: bool) -> Self {
         Self {
             clock,
             wall_shift: 0,
             slept: 0,
             paused_until: 0,
-            in_line,
+            in_queue,
             deaf,
             dead: false,
             board,
             ledger: Ledger::default(),
             ledger_timer: TrueTime::MAX,
             debts: Vec::new(),
-            open_debts: Vec::new(),
+            pending_cleanups: Vec::new(),
         }
     }
 }
@@ -74,7 +74,7 @@ pub struct Tenure {
     /// Who listens; `None` once the lease was abandoned.
     pub task: Option<usize>,
     pub owner: usize,
-    /// Whose claim it is, where it began in line.
+    /// Whose claim it is, where it began in the queue.
     pub waiter: Option<usize>,
     /// Asks nodes that refuse again.
     pub patient: bool,
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    /// An owner that stood in line is listened for until its releases have been handed to the nodes.
+    /// An owner that waited in the queue is listened for until its releases have been handed to the nodes.
     fn stop_listening(&mut self, tenure: usize) {
         let Tenure { waiter, client, owner, ref lease, .. } = self.tenures[tenure];
         if waiter.is_some() && lease.end().is_some() {
@@ -246,8 +246,8 @@ impl World {
     }
 
     /// Makes one call of a lease.
-    fn hand_over(&mut self, tenure: usize, send: Send) {
-        let Send { node, call, mut operation, debt } = send;
+    fn hand_over(&mut self, tenure: usize, send: ToSend) {
+        let ToSend { node, call, mut operation, debt } = send;
         let Tenure { client, owner, .. } = self.tenures[tenure];
         self.witness_call(tenure, node, call, &operation);
         if self.skips_raise(&operation) {

@@ -93,11 +93,11 @@ counters! {
     /// A node came back with its memory.
     Restarted,
     /// A node's grants did not count for a while.
-    Guarded,
+    TooYoung,
     /// A grant did not count.
     Uncounted,
-    /// An acquire failed by the restart guard alone.
-    FailedByGuard,
+    /// An acquire failed by the restart delay alone.
+    FailedByRestartDelay,
     /// A frozen node came back and read what had been waiting.
     ThawedWithBacklog,
     /// A connection ended with answers outstanding.
@@ -110,11 +110,11 @@ counters! {
     Killed,
     /// A node's memory was emptied while it ran.
     Flushed,
-    /// An acquire stood in line.
+    /// An acquire waited in the queue.
     StoodInLine,
-    /// An acquire stood in line at once, since the last release had found somebody waiting.
+    /// An acquire waited in the queue at once, since the last release had found somebody waiting.
     HintedIntoLine,
-    /// No line could be used, and the waiter polled.
+    /// No queue could be used, and the waiter polled.
     NoLine,
     /// A key was handed over.
     HandedOver,
@@ -142,7 +142,7 @@ counters! {
     WokenFalsely,
     /// A wake-up for an owner that nobody listened for was answered by a release.
     StaleWakeUpAnswered,
-    /// An owner that was released already came to stand in line, by a look executed late.
+    /// An owner that was released already came to wait in the queue, by a look executed late.
     DeadOwnerInLine,
     /// A head kept its vote after a failed claim.
     VoteKept,
@@ -154,16 +154,16 @@ counters! {
     VoteGivenBack,
     /// A head that had kept its vote in vain for long gave way.
     GaveWay,
-    /// Two nodes kept a line for one key at once.
+    /// Two nodes kept a queue for one key at once.
     TwoLines,
     /// A waiter moved to a better node.
     MovedToBetterNode,
     /// A waiter was given its place back by a node that had dropped it.
     PlaceGivenBack,
-    /// A newcomer got the lock while a vote was on its way to somebody in line.
+    /// A newcomer got the lock while a vote was on its way to somebody in the queue.
     NewcomerWon,
     /// A wait ended.
-    WaitOver,
+    TimedOut,
     /// A wait ended while the vote was on its way.
     WaitOverAtHandOver,
     /// A waiter was dropped.
@@ -174,7 +174,7 @@ counters! {
     DroppedWhileClaiming,
     /// A waiter that polls was handed to.
     PollerHandedTo,
-    /// A client of another kind held the key at the line's node.
+    /// A client of another kind held the key at the queue's node.
     ForeignWaitedFor,
     /// A waiter looked.
     Looked,

@@ -52,9 +52,9 @@ impl World {
             let witness = &mut actor.debts[number];
             witness.ends = witness.ends.min(witness.ends_once_left);
         }
-        let open = actor.open_debts.contains(&number);
+        let open = actor.pending_cleanups.contains(&number);
         if actor.ledger.settled().answered > before {
-            actor.open_debts.retain(|other| *other != number);
+            actor.pending_cleanups.retain(|other| *other != number);
             self.counters.add(Seen::DebtSettledByRepetition);
             // What a wake-up named says nothing of what else may be open.
             if !named {
@@ -90,7 +90,7 @@ impl World {
     /// The same; `named` where a wake-up told of it.
     pub fn take_on(&mut self, client: usize, owner: usize, debt: Debt, named: bool) {
         let (node, ends) = (debt.node.index(), debt.ends());
-        // Once any answer says that the owner stands in line no more.
+        // Once any answer says that the owner waits in the queue no more.
         let left = debt.clone().after(ConnectionId(u64::MAX), &Reply::Absent);
         let ends_once_left = left.map_or(ends, |left| left.ends());
         self.demand(Law::DebtsAreBounded, laws::debt_is_bounded(&self.owners[owner], &debt));
@@ -98,7 +98,7 @@ impl World {
         note!(self, "c{client} owes {} o{owner} until {ends:?}", debt.node);
         let now = self.ledger_now(client);
         let actor = &mut self.clients[client];
-        actor.open_debts.push(actor.debts.len());
+        actor.pending_cleanups.push(actor.debts.len());
         actor.debts.push(DebtWitness { owner, node, ends, ends_once_left, named });
         actor.ledger.owe(debt, now);
         self.drive_ledger(client);
@@ -141,7 +141,7 @@ impl World {
     /// Debts whose end has come are left to the TTL.
     fn see_debts_end(&mut self, client: usize, told: Instant) {
         let now = told.max(self.client_now(client));
-        let mut open = std::mem::take(&mut self.clients[client].open_debts);
+        let mut open = std::mem::take(&mut self.clients[client].pending_cleanups);
         open.retain(|number| {
             let debt = self.clients[client].debts[*number];
             if debt.ends <= now {
@@ -153,7 +153,7 @@ impl World {
             }
             debt.ends > now
         });
-        self.clients[client].open_debts = open;
+        self.clients[client].pending_cleanups = open;
         self.demand(Law::DebtsAreBounded, laws::debts_are_bounded(&self.clients[client]));
     }
 }

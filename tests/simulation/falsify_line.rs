@@ -1,10 +1,10 @@
-//! What the switches of `broken.rs` do to waiting in line. Without a switch, every function here hands on what it was
+//! What the switches of `broken.rs` do to waiting in the queue. Without a switch, every function here hands on what it was
 //! given.
 
 use redquorum::protocol::lease::End;
 use redquorum::protocol::message::{Operation, Owner, Reply};
 use redquorum::protocol::time::Instant;
-use redquorum::protocol::wait_queue::waiter::Setback;
+use redquorum::protocol::wait_queue::waiter::ClaimFailure;
 
 use super::broken::Switch;
 use super::node::Node;
@@ -24,10 +24,10 @@ impl World {
     }
 
     /// What a waiter is told of its failed claim.
-    pub fn falsify_setback(&self, setback: &mut Setback) {
+    pub fn falsify_setback(&self, claim_failure: &mut ClaimFailure) {
         match self.broken {
-            Some(Switch::HeadGivesUpItsVote) => setback.best = false,
-            Some(Switch::HeadsNeverGiveWay) => setback.holder = true,
+            Some(Switch::HeadGivesUpItsVote) => claim_failure.best = false,
+            Some(Switch::HeadsNeverGiveWay) => claim_failure.holder = true,
             _ => {}
         }
     }
@@ -72,7 +72,7 @@ impl World {
     }
 }
 
-/// What a node does to its line instead while a switch is on; `None` where it does the usual.
+/// What a node does to its queue instead while a switch is on; `None` where it does the usual.
 pub fn keep_line_falsely(
     switch: Option<Switch>,
     node: &mut Node,

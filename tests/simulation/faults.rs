@@ -288,7 +288,7 @@ impl World {
             record.nodes.iter_mut().for_each(|node| node.left_to_ttl = true);
         }
         self.clients[client].ledger = Ledger::default();
-        self.clients[client].open_debts.clear();
+        self.clients[client].pending_cleanups.clear();
     }
 
     fn put_foreign(&mut self, node: usize, key: usize, duration: u64) {

@@ -1,6 +1,6 @@
 //! Fencing tokens: the clients' wall clocks, which suggest them, and what became of them.
 //!
-//! In *tame* histories all wall clocks, those of the nodes too, are off by a small part of the restart guard. In all others they
+//! In *tame* histories all wall clocks, those of the nodes too, are off by a small part of the restart delay. In all others they
 //! are off by hours, and one may be years ahead: tokens rise all the same, unless a node loses its counters.
 //!
 //! It draws from a stream of its own, so that a history without fenced locks is what it would be without this file.

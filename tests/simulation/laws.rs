@@ -7,7 +7,7 @@ use redquorum::protocol::in_doubt::{Debt, MARGIN};
 use redquorum::protocol::message::{HolderValue, Operation, Owner};
 use redquorum::protocol::quorum::{NodeId, NodeSet, Quorum};
 use redquorum::protocol::time::Instant;
-use redquorum::protocol::wait_queue::rank::LINE_LIFE;
+use redquorum::protocol::wait_queue::rank::QUEUE_LIFE;
 
 use super::client::Client;
 use super::clock::TrueTime;
@@ -139,7 +139,7 @@ pub fn owner_is_retired(record: &OwnerWitness, operation: &Operation) -> Finding
 }
 
 /// Rule 3: undo and release go to every node to which a set or claim may have gone, the silent ones included: sent,
-/// or owed; or another owner takes over what stands in line there.
+/// or owed; or another owner takes over what waits in the queue there.
 pub fn release_reaches_every_write(record: &OwnerWitness) -> Finding {
     let missed = record.nodes.iter().position(|node| node.written && !node.released && !node.taken_over);
     missed.map_or(Ok(()), |node| Err(format!("{} was never told", NodeId::new(node))))
@@ -173,14 +173,14 @@ pub fn settled_stays_clear(record: &OwnerWitness, node: usize) -> Finding {
 }
 
 /// Rule 4: a debt ends at the last send + TTL + allowance + margin, and travels with nothing else. For an owner that stood
-/// in line, or that a wake-up named, the life of a line takes the place of the TTL.
+/// in the queue, or that a wake-up named, the life of a queue takes the place of the TTL.
 pub fn debt_is_bounded(record: &OwnerWitness, debt: &Debt) -> Finding {
     let on_node = &record.nodes[debt.node.index()];
     let mut longest = Duration::from_millis(record.longest_ttl);
     if on_node.queued || on_node.named > Instant::default() {
-        longest = longest.max(LINE_LIFE);
+        longest = longest.max(QUEUE_LIFE);
     }
-    let counted = if record.waiter.is_some() { LINE_LIFE } else { longest };
+    let counted = if record.waiter.is_some() { QUEUE_LIFE } else { longest };
     let allowance = counted / 100 + Duration::from_millis(2);
     let bound = on_node.last_sent.max(on_node.named).after(longest).after(allowance).after(MARGIN);
     require(debt.ends() <= bound, || format!("owed until {:?}, bound {bound:?}", debt.ends()))
@@ -188,7 +188,7 @@ pub fn debt_is_bounded(record: &OwnerWitness, debt: &Debt) -> Finding {
 
 /// Rule 4: no debt outlives its bound. The ledger keeps none whose end has passed.
 pub fn debts_are_bounded(client: &Client) -> Finding {
-    let (kept, alive) = (client.ledger.open(), client.open_debts.len());
+    let (kept, alive) = (client.ledger.open(), client.pending_cleanups.len());
     require(kept <= alive, || format!("{kept} debts are kept, {alive} have not ended"))
 }
 

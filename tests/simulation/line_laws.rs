@@ -1,4 +1,4 @@
-//! The laws of waiting in line, one checker each. Like those of `laws.rs` they look at what really happened. All of the
+//! The laws of waiting in the queue, one checker each. Like those of `laws.rs` they look at what really happened. All of the
 //! line is advice, so none of these is what mutual exclusion rests on; `docs/waiting.md` says what is promised.
 //!
 //! Some are asked only in *calm* histories: nothing is lost, nobody stands still, nobody polls.
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
-use redquorum::protocol::wait_queue::rank::LINE_LIFE;
+use redquorum::protocol::wait_queue::rank::QUEUE_LIFE;
 
 use super::laws::{Finding, require};
 use super::witness::OwnerWitness;
 use super::world::World;
 
-/// First come, first served: a node gives its vote to whoever of its line came first. Calm histories.
+/// First come, first served: a node gives its vote to whoever of its queue came first. Calm histories.
 pub fn first_come_first_served(waiting: &[usize], given: usize) -> Finding {
     let first = waiting.first().copied().unwrap_or(given);
     require(first == given, || format!("w{given} has the vote, and w{first} came before"))
@@ -25,11 +25,11 @@ pub fn grants_follow_votes(voted: &[usize], granted: usize) -> Finding {
     require(first == granted, || format!("w{granted} holds the lock, and w{first} had the vote before"))
 }
 
-/// A node gives its vote only to an owner that stands in its line, so never to one that was released there, or whose
+/// A node gives its vote only to an owner that stands in its queue, so never to one that was released there, or whose
 /// place another owner took over.
 pub fn handed_only_to_the_line(record: &OwnerWitness, node: usize, owner: usize) -> Finding {
-    require(record.nodes[node].in_line, || {
-        format!("{} hands over to o{owner}, not in line", NodeId::new(node))
+    require(record.nodes[node].in_queue, || {
+        format!("{} hands over to o{owner}, not in the queue", NodeId::new(node))
     })
 }
 
@@ -38,7 +38,7 @@ pub fn not_held_when_released(record: &OwnerWitness, owner: usize) -> Finding {
     require(!record.retired, || format!("o{owner} is held, and was released before"))
 }
 
-/// A wake-up for an owner that was released is passed on by a release, or the line stands still for a hand-over.
+/// A wake-up for an owner that was released is passed on by a release, or the queue stands still for a hand-over.
 pub fn stale_wake_up_is_answered(owner: usize, retired: bool, answered: bool) -> Finding {
     require(!retired || answered, || format!("the wake-up of o{owner}, released before, is left unanswered"))
 }
@@ -80,17 +80,17 @@ pub fn stands_at_the_best_node(waiter: usize, usable_for: Duration, node: NodeId
     require(usable_for <= most, || format!("w{waiter} does not stand at {node}, usable for {usable_for:?}"))
 }
 
-/// Nobody stays in a line who has left it, except where a debt was left to the line's life; and when that is over, nobody.
+/// Nobody stays in a queue who has left it, except where a debt was left to the queue's life; and when that is over, nobody.
 pub fn no_leftovers_in_line(world: &mut World, life_is_over: bool) -> Finding {
     for node in 0..world.nodes.len() {
         let now = world.nodes[node].clock.at(world.now);
         for key in 0..world.keys.len() {
-            let left = world.nodes[node].store.in_line(&world.keys[key], now);
+            let left = world.nodes[node].store.in_queue(&world.keys[key], now);
             for owner in left {
                 let number = world.owner_number(owner);
                 let excused = number.is_some_and(|number| world.owners[number].nodes[node].left_to_ttl);
                 require(excused && !life_is_over, || {
-                    format!("o{number:?} still stands in line at {}", NodeId::new(node))
+                    format!("o{number:?} still waits in the queue at {}", NodeId::new(node))
                 })?;
             }
         }
@@ -98,5 +98,5 @@ pub fn no_leftovers_in_line(world: &mut World, life_is_over: bool) -> Finding {
     Ok(())
 }
 
-/// The life of a line, with what the clocks may differ by, in nanoseconds.
-pub const LIFE: u64 = LINE_LIFE.as_nanos() as u64 / 100 * 102;
+/// The life of a queue, with what the clocks may differ by, in nanoseconds.
+pub const LIFE: u64 = QUEUE_LIFE.as_nanos() as u64 / 100 * 102;

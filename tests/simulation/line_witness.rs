@@ -1,4 +1,4 @@
-//! What really happened in the lines: who stood where, to whom the votes went, who looked when.
+//! What really happened in the queues: who stood where, to whom the votes went, who looked when.
 //!
 //! Written as commands are executed and owners are sent, beside the nodes' own books, which are what is checked.
 
@@ -9,10 +9,10 @@ use super::counters::Seen;
 use super::laws::{self, Law};
 use super::line_laws;
 use super::trace::note;
-use super::waiter::InLine;
+use super::waiter::Queued;
 use super::world::World;
 
-/// The line for one key at one node.
+/// The queue for one key at one node.
 #[derive(Clone, Debug, Default)]
 pub struct LineWitness {
     /// The waiters in the order of their arrival.
@@ -68,7 +68,7 @@ impl World {
             Operation::Queue { rename_from, .. } => {
                 let earlier = rename_from.and_then(|earlier| self.owner_number(earlier));
                 if let Some(earlier) = earlier {
-                    self.owners[earlier].nodes[node].in_line = false;
+                    self.owners[earlier].nodes[node].in_queue = false;
                 }
                 match reply {
                     Reply::Queued(place) => {
@@ -86,7 +86,7 @@ impl World {
                         if earlier.is_none() && change.before != change.after {
                             self.see_vote(key, node, subject, false);
                         }
-                        self.owners[subject].nodes[node].in_line = false;
+                        self.owners[subject].nodes[node].in_queue = false;
                         self.line_record(key, node).idle_vote = Some(subject);
                     }
                     _ => {}
@@ -94,7 +94,7 @@ impl World {
             }
             Operation::HandOver { .. } | Operation::Release { .. } => {
                 let leaves = matches!(operation, Operation::HandOver { .. });
-                let stood = leaves && std::mem::take(&mut self.owners[subject].nodes[node].in_line);
+                let stood = leaves && std::mem::take(&mut self.owners[subject].nodes[node].in_queue);
                 if let (true, Some(waiter)) = (stood, self.owners[subject].waiter) {
                     self.line_record(key, node).waiting.retain(|other| *other != waiter);
                 }
@@ -120,7 +120,7 @@ impl World {
 
     fn see_handed(&mut self, key: usize, node: usize, next: usize) {
         self.see_vote(key, node, next, true);
-        self.owners[next].nodes[node].in_line = false;
+        self.owners[next].nodes[node].in_queue = false;
         self.line_record(key, node).idle_vote = Some(next);
     }
 
@@ -152,7 +152,7 @@ impl World {
     }
 
     fn see_place(&mut self, key: usize, node: usize, subject: usize, entered: bool) {
-        self.owners[subject].nodes[node].in_line = true;
+        self.owners[subject].nodes[node].in_queue = true;
         let finding = laws::settled_stays_clear(&self.owners[subject], node);
         self.demand(Law::SettledStaysClear, finding);
         if self.owners[subject].retired && entered {
@@ -201,7 +201,7 @@ impl World {
 
     /// Somebody who came before was passed over.
     fn see_skipped(&mut self, key: usize, node: usize, waiter: usize) {
-        let InLine { client, owner, .. } = self.waiters[waiter];
+        let Queued { client, owner, .. } = self.waiters[waiter];
         let listens =
             |line: &super::network::Connection| line.listens && (line.client, line.node) == (client, node);
         let present = self.connections.iter().any(listens);
@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    /// A lease that never stood in line is held while a vote of this key is on its way to somebody.
+    /// A lease that never waited in the queue is held while a vote of this key is on its way to somebody.
     pub fn grant_beside_the_line(&mut self, key: usize) {
         let overtaken = (0..self.nodes.len()).any(|node| self.line_record(key, node).idle_vote.is_some());
         if overtaken {
@@ -236,7 +236,7 @@ impl World {
 
     /// A waiter has left. Every owner that it sent anywhere was released there, or another owner took its place over.
     pub fn witness_leaving(&mut self, waiter: usize, claimed: bool) {
-        let InLine { key, owner, .. } = self.waiters[waiter];
+        let Queued { key, owner, .. } = self.waiters[waiter];
         for place in 0..self.waiters[waiter].owners.len() {
             let one = self.waiters[waiter].owners[place];
             if claimed && Some(one) == owner {
@@ -274,7 +274,7 @@ impl World {
     /// A waiter looks.
     pub fn witness_look(&mut self, waiter: usize, node: usize, operation: &Operation) {
         let Operation::Queue { owner, rename_from, polls, .. } = operation else { return };
-        let InLine { client, key, place, .. } = self.waiters[waiter];
+        let Queued { client, key, place, .. } = self.waiters[waiter];
         let urged = std::mem::take(&mut self.waiters[waiter].urged);
         let now = self.client_now(client);
         let looked_before =
@@ -307,13 +307,13 @@ impl World {
         }
     }
 
-    /// The lines of a node are gone.
+    /// The queues of a node are gone.
     pub fn forget_lines(&mut self, node: usize) {
         for key in 0..self.keys.len() {
             *self.line_record(key, node) = LineWitness::default();
         }
         for record in &mut self.owners {
-            record.nodes[node].in_line = false;
+            record.nodes[node].in_queue = false;
         }
     }
 }

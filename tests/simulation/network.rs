@@ -356,8 +356,8 @@ impl World {
         let read = self.client_now(client);
         for reading in self.nodes[node].reading(self.now, read) {
             if let Some(cause) = self.links[link].memory.handle_reading(&reading) {
-                self.counters.add(Seen::Guarded);
-                note!(self, "c{client}: {} is guarded: {cause}", NodeId::new(node));
+                self.counters.add(Seen::TooYoung);
+                note!(self, "c{client}: {} is too young: {cause}", NodeId::new(node));
             }
         }
     }
@@ -373,7 +373,7 @@ impl World {
     /// A connection listens for wake-ups, where they can come.
     fn subscribe(&mut self, connection: usize) {
         let Connection { client, node, .. } = self.connections[connection];
-        if self.clients[client].in_line && !self.clients[client].deaf {
+        if self.clients[client].in_queue && !self.clients[client].deaf {
             self.connections[connection].listens = true;
             self.nodes[node].store.subscribe(self.clients[client].board.client);
         }

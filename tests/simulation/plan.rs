@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redquorum::protocol::lease::Terms;
 use redquorum::protocol::quorum::Quorum;
-use redquorum::protocol::restart::{Memory, RestartGuard};
+use redquorum::protocol::restart::{Memory, RestartDelay};
 use redquorum::protocol::validity::{Drift, Ttl};
 
 use super::broken::Switch;
@@ -37,10 +37,10 @@ pub struct Plan {
     pub backoff: Duration,
     /// The faults that come in this history. Each history has its own choice, since faults hide each other.
     pub faults: Vec<Fault>,
-    /// Nothing goes wrong, and all who wait do so in line: its order is then demanded.
+    /// Nothing goes wrong, and all who wait do so in the queue: its order is then demanded.
     pub calm: bool,
-    /// Per mille of clients that wait in line, and of their acquires that wait at all.
-    pub in_line: u64,
+    /// Per mille of clients that wait in the queue, and of their acquires that wait at all.
+    pub in_queue: u64,
     pub waits: u64,
     /// Longest wait of an acquire, in nanoseconds.
     pub wait: u64,
@@ -102,7 +102,7 @@ impl Plan {
             most_faults: draw.between(3, 40),
             operations: draw.between(150, 350),
             calm: false,
-            in_line: draw.pick(&[0, 0, 500, 900, 1_000]),
+            in_queue: draw.pick(&[0, 0, 500, 900, 1_000]),
             waits: draw.pick(&[1_000, 900, 600]),
             wait: draw.spread(20 * MILLI, 8_000 * MILLI),
             deaf: draw.pick(&[0, 0, 200]),
@@ -118,7 +118,7 @@ impl Plan {
     fn calmed(mut self, draw: &mut Draw) -> Self {
         self.calm = true;
         (self.slow, self.ambush, self.most_faults, self.backlog) = (0, 0, 0, 100);
-        (self.in_line, self.deaf, self.forbidden, self.wake_trouble) = (1_000, 0, 0, 0);
+        (self.in_queue, self.deaf, self.forbidden, self.wake_trouble) = (1_000, 0, 0, 0);
         (self.evictions, self.other_markers) = (false, 0);
         let longest = draw.spread(16 * self.latency / MILLI + 200, 2_000);
         self.ttls = [longest / 2, longest * 3 / 4, longest].map(ttl);
@@ -144,8 +144,9 @@ impl Plan {
     /// What a client that was just started knows of a node's memory. A switch lets it take the shortest TTL for the
     /// longest.
     pub fn new_memory(&self, broken: Option<Switch>) -> Memory {
-        let longest = if broken == Some(Switch::GuardTooShort) { self.ttls[0] } else { self.longest_ttl() };
-        Memory::new(Some(RestartGuard::new(longest, Drift::default())))
+        let longest =
+            if broken == Some(Switch::RestartDelayTooShort) { self.ttls[0] } else { self.longest_ttl() };
+        Memory::new(Some(RestartDelay::new(longest, Drift::default())))
     }
 
     /// For how long a node without memory does not count: the longest TTL × (1 + drift) + 2 ms.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use redquorum::protocol::backoff::{Backoff, Cause};
+use redquorum::protocol::backoff::{Backoff, RetryReason};
 use redquorum::protocol::lease::{Asking, Event as LeaseEvent, Failure, Lease, NotExtended, Released};
 use redquorum::protocol::message::{HolderValue, Owner, Reply};
 use redquorum::protocol::quorum::NodeSet;
-use redquorum::protocol::renewal::Keep;
+use redquorum::protocol::renewal::Schedule;
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::validity::Ttl;
 
@@ -15,7 +15,7 @@ use super::client::Tenure;
 use super::clock::MILLI;
 use super::counters::Seen;
 use super::trace::note;
-use super::waiter::{self, InLine};
+use super::waiter::{self, Queued};
 use super::witness::{OwnerWitness, RoundKind};
 use super::world::{Event, World};
 
@@ -25,7 +25,7 @@ pub enum State {
     Thinking,
     Acquiring(usize),
     /// In line, or claiming from there.
-    InLine(usize),
+    Queued(usize),
     /// Between two attempts.
     Waiting,
     Holding(usize),
@@ -42,12 +42,12 @@ pub struct Task {
     backoff: Backoff,
     attempts_left: u64,
     extensions_left: u64,
-    /// Extends in good time, again and again: by the schedule of the keeper.
-    keep: Option<Keep>,
+    /// Extends in good time, again and again: by the schedule of the renewal task.
+    keep: Option<Schedule>,
     asking: Asking,
     ttl: Ttl,
-    /// It waits in line where it can, until then on its client's clock.
-    in_line: bool,
+    /// It waits in the queue where it can, until then on its client's clock.
+    in_queue: bool,
     deadline: Instant,
     /// Each wake-up carries the number it was set with; an older one means nothing any more.
     alarm: u32,
@@ -69,7 +69,7 @@ impl Task {
             keep: None,
             asking: Asking::Set,
             ttl,
-            in_line: false,
+            in_queue: false,
             deadline: Instant::FAR_FUTURE,
             alarm: 0,
             got_in: false,
@@ -100,7 +100,7 @@ impl World {
                 self.counters.add(Seen::AbandonedMidRound);
                 self.walk_away(tenure);
             }
-            State::InLine(waiter) => self.walk_out_of_line(task, waiter),
+            State::Queued(waiter) => self.walk_out_of_line(task, waiter),
             State::Holding(tenure) => self.act_as_holder(task, tenure),
             State::Releasing(tenure) => {
                 self.counters.add(Seen::ReleaseAbandoned);
@@ -125,12 +125,12 @@ impl World {
     fn set_out(&mut self, task: usize) {
         let key = self.draw.below(self.keys.len() as u64) as usize;
         let client = self.tasks[task].client;
-        let lines = self.clients[client].in_line;
-        let waits = lines && (self.healed || self.draw.chance(self.plan.waits));
+        let queues = self.clients[client].in_queue;
+        let waits = queues && (self.healed || self.draw.chance(self.plan.waits));
         let attempts_left = match self.healed || waits {
             true => u64::MAX,
-            // A newcomer that tries once beside those in line.
-            false if lines => 1,
+            // A newcomer that tries once beside those in the queue.
+            false if queues => 1,
             false => self.draw.spread(1, 32),
         };
         let mut deadline = Instant::FAR_FUTURE;
@@ -149,11 +149,11 @@ impl World {
             attempts_left,
             asking,
             ttl,
-            in_line: waits,
+            in_queue: waits,
             deadline,
             ..std::mem::replace(&mut self.tasks[task], Task::new(0, ttl))
         };
-        if waits && self.clients[client].board.hints.contains_key(&key) {
+        if waits && self.clients[client].board.contended_keys.contains_key(&key) {
             self.counters.add(Seen::HintedIntoLine);
             return self.enter_line(task);
         }
@@ -163,7 +163,7 @@ impl World {
     /// One round under a new owner.
     fn attempt(&mut self, task: usize) {
         let Task { client, key, asking, .. } = self.tasks[task];
-        let ttl = match self.tasks[task].in_line {
+        let ttl = match self.tasks[task].in_queue {
             true => self.tasks[task].ttl,
             false => self.draw.pick(&self.plan.ttls),
         };
@@ -173,8 +173,8 @@ impl World {
         let now = self.client_now(client);
         let lease = Lease::acquire(terms, self.keys[key].clone(), subject, asking, now);
         let lease = self.fence(lease, client);
-        let lease = match self.lines(client, key) {
-            Some(lines) => lease.with_lines(lines),
+        let lease = match self.queues(client, key) {
+            Some(queues) => lease.with_lines(queues),
             None => lease,
         };
         let tenure = self.tenures.len();
@@ -272,7 +272,7 @@ impl World {
         let random = self.random();
         let lease = &self.tenures[tenure].lease;
         let ttl = lease.longest();
-        self.tasks[task].keep = keeps.then(|| Keep::new(ttl, lease.round().started(), random));
+        self.tasks[task].keep = keeps.then(|| Schedule::new(ttl, lease.round().started(), random));
         self.tasks[task].extensions_left = extensions;
         let hold = self.hold_time(task, tenure);
         self.wake_after(task, hold);
@@ -377,11 +377,11 @@ impl World {
             self.counters.add(Seen::ForeignHolder);
         }
         let (seen, cause) = match failure {
-            Failure::Contended if majority.is_none() => (Seen::SplitVote, Cause::Split),
-            Failure::Contended => (Seen::Contended, Cause::Held(remaining)),
-            Failure::Unavailable => (Seen::Unavailable, Cause::Unavailable),
-            Failure::Guarded { .. } => (Seen::FailedByGuard, Cause::Unavailable),
-            Failure::Exhausted { .. } => (Seen::Exhausted, Cause::Unavailable),
+            Failure::Contended if majority.is_none() => (Seen::SplitVote, RetryReason::Split),
+            Failure::Contended => (Seen::Contended, RetryReason::Held(remaining)),
+            Failure::Unavailable => (Seen::Unavailable, RetryReason::Unavailable),
+            Failure::TooYoung { .. } => (Seen::FailedByRestartDelay, RetryReason::Unavailable),
+            Failure::Exhausted { .. } => (Seen::Exhausted, RetryReason::Unavailable),
         };
         self.counters.add(seen);
         self.tenures[tenure].dropped = self.draw.chance(300);
@@ -391,7 +391,7 @@ impl World {
         if actor.attempts_left == 0 {
             return self.think(task);
         }
-        if actor.in_line && failure == Failure::Contended {
+        if actor.in_queue && failure == Failure::Contended {
             return self.enter_line(task);
         }
         let actor = &mut self.tasks[task];
@@ -402,14 +402,14 @@ impl World {
         self.wake_after(task, pause);
     }
 
-    /// Stands in line, for as long as its wait lasts.
+    /// Waits in the queue, for as long as its wait lasts.
     fn enter_line(&mut self, task: usize) {
         let Task { client, key, ttl, deadline, .. } = self.tasks[task];
         if self.client_now(client) >= deadline {
             return self.think(task);
         }
         let waiter = self.stand_in_line(task, key, ttl, deadline);
-        self.tasks[task].state = State::InLine(waiter);
+        self.tasks[task].state = State::Queued(waiter);
         if !self.healed && self.draw.chance(self.plan.impatience) {
             let patience = self.draw.spread(self.plan.latency / 4, 1_500 * MILLI);
             self.wake_after(task, patience);
@@ -419,14 +419,14 @@ impl World {
         self.drive(waiter);
     }
 
-    /// No line can be used: asks again after a pause. One that could not be reached is tried again.
+    /// No queue can be used: asks again after a pause. One that could not be reached is tried again.
     pub fn no_line(&mut self, task: usize, reply: Reply) {
         let random = self.draw.next();
         let actor = &mut self.tasks[task];
-        actor.in_line &= !waiter::is_final(&reply);
-        actor.asking = if actor.in_line { actor.asking } else { Asking::Claim };
+        actor.in_queue &= !waiter::is_final(&reply);
+        actor.asking = if actor.in_queue { actor.asking } else { Asking::Claim };
         let (client, deadline) = (actor.client, actor.deadline);
-        let pause = actor.backoff.next(Cause::Held(None), random).as_nanos() as u64;
+        let pause = actor.backoff.next(RetryReason::Held(None), random).as_nanos() as u64;
         if self.client_now(client) >= deadline {
             return self.think(task);
         }
@@ -434,7 +434,7 @@ impl World {
         self.wake_after(task, pause);
     }
 
-    /// The future of an acquire is dropped while it stands in line, or claims from there.
+    /// The future of an acquire is dropped while it waits in the queue, or claims from there.
     fn walk_out_of_line(&mut self, task: usize, waiter: usize) {
         note!(self, "task {task} drops w{waiter}");
         let voted = self.has_vote(waiter);
@@ -456,7 +456,7 @@ impl World {
     /// A waiter may be dropped, or its wait may end, just when it is given the vote.
     pub fn strike_at_hand_over(&mut self, owner: usize) {
         let Some(waiter) = self.owners[owner].waiter else { return };
-        let InLine { client, task, over, deadline, .. } = self.waiters[waiter];
+        let Queued { client, task, over, deadline, .. } = self.waiters[waiter];
         if self.healed || over || !self.draw.chance(self.plan.bad_timing) {
             return;
         }

@@ -43,7 +43,7 @@ impl Trace {
     }
 }
 
-/// Notes a line, which is formatted only where the trace is on.
+/// Notes a queue, which is formatted only where the trace is on.
 macro_rules! note {
     ($world:expr, $($line:tt)*) => {
         if $world.trace.is_on() {

@@ -1,4 +1,4 @@
-//! Waiting in line: drives the real `Waiter` by its contract, as `runtime/in_line.rs` does in the library.
+//! Waiting in the queue: drives the real `Waiter` by its contract, as `runtime/waiting.rs` does in the library.
 //!
 //! Decides nothing: it hands the nodes what the waiter wants sent, and the waiter the owners it wants; it claims when told
 //! to, and feeds back how that went. What the others of its client have to do with it is in `wakeups.rs`.
@@ -10,8 +10,8 @@ use redquorum::protocol::message::{HolderValue, NotSent, Operation, Reply, Unkno
 use redquorum::protocol::quorum::NodeId;
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::validity::Ttl;
-use redquorum::protocol::wait_queue::rank::{self, Lines, NodeName, Ranks};
-use redquorum::protocol::wait_queue::waiter::{Event as WaiterEvent, Habits, Waiter};
+use redquorum::protocol::wait_queue::rank::{self, NodeName, QueueNodes, Ranks};
+use redquorum::protocol::wait_queue::waiter::{Event as WaiterEvent, Waiter, WaiterSettings};
 
 use super::broken::Switch;
 use super::client::Tenure;
@@ -26,13 +26,13 @@ use super::world::{Event, World};
 
 /// One waiter, and what carries it.
 #[derive(Debug)]
-pub struct InLine {
+pub struct Queued {
     pub waiter: Waiter,
     pub client: usize,
     pub task: usize,
     pub key: usize,
     ttl: Ttl,
-    lines: Lines,
+    queues: QueueNodes,
     /// When the wait ends, on the client's clock.
     pub deadline: Instant,
     /// The present owner, and all it ever had.
@@ -59,43 +59,43 @@ pub struct InLine {
 }
 
 impl World {
-    /// The nodes that may keep the line for a key, as a client knows them.
+    /// The nodes that may keep the queue for a key, as a client knows them.
     pub fn ranks(&self, client: usize, key: usize) -> Ranks {
         let name = |node: usize| self.links[self.link_of(client, node)].name;
         let names: Vec<Option<NodeName>> = (0..self.nodes.len()).map(name).collect();
         rank::rank(self.keys[key].as_bytes(), &names, self.plan.quorum)
     }
 
-    /// What a lease of this client has to know of the lines for a key; nothing where it does not wait in one.
-    pub fn lines(&self, client: usize, key: usize) -> Option<Lines> {
+    /// What a lease of this client has to know of the queues for a key; nothing where it does not wait in one.
+    pub fn queues(&self, client: usize, key: usize) -> Option<QueueNodes> {
         let client_id = self.clients[client].board.client;
-        self.clients[client].in_line.then(|| self.ranks(client, key).lines(client_id, self.plan.quorum))
+        self.clients[client].in_queue.then(|| self.ranks(client, key).queues(client_id, self.plan.quorum))
     }
 
-    /// A task stands in line until `deadline`.
+    /// A task waits in the queue until `deadline`.
     pub fn stand_in_line(&mut self, task: usize, key: usize, ttl: Ttl, deadline: Instant) -> usize {
         let client = self.tasks[task].client;
         let ranks = self.ranks(client, key);
         let board = &self.clients[client].board;
         let terms = self.plan.terms(ttl);
-        let habits = Habits {
+        let habits = WaiterSettings {
             client: board.client,
             hand_over: rank::hand_over(board.pace, ttl),
             reply_timeout: terms.reply_timeout,
             drift: terms.drift,
         };
-        let lines = ranks.lines(board.client, self.plan.quorum);
+        let queues = ranks.queues(board.client, self.plan.quorum);
         let waiter = Waiter::new(self.keys[key].clone(), ranks, habits, self.draw.next());
         let number = self.waiters.len();
-        note!(self, "c{client} task {task} waits in line for {} as w{number}", self.keys[key]);
+        note!(self, "c{client} task {task} waits in the queue for {} as w{number}", self.keys[key]);
         self.counters.add(Seen::StoodInLine);
-        self.waiters.push(InLine {
+        self.waiters.push(Queued {
             waiter,
             client,
             task,
             key,
             ttl,
-            lines,
+            queues,
             deadline,
             owner: None,
             owners: Vec::new(),
@@ -155,7 +155,7 @@ impl World {
     fn settle_waiter(&mut self, number: usize) {
         self.pump_waiter(number);
         while self.waiters[number].waiter.wants_owner() {
-            let InLine { client, key, task, owner: earlier, .. } = self.waiters[number];
+            let Queued { client, key, task, owner: earlier, .. } = self.waiters[number];
             let owner = match (self.broken, earlier) {
                 (Some(Switch::HeadKeepsItsOwner), Some(earlier)) => earlier,
                 _ => self.new_owner(client, key, Some(number)),
@@ -176,7 +176,7 @@ impl World {
             let mailbox = Mailbox { waiter: number, generation: self.waiters[number].generation };
             self.clients[client].board.listen(owner, mailbox);
             let deaf = self.is_deaf(client, node);
-            self.clients[client].board.hints.insert(key, node);
+            self.clients[client].board.contended_keys.insert(key, node);
             let now = self.client_now(client);
             if self.waiters[number].stands != node {
                 (self.waiters[number].place, self.waiters[number].since) = (None, now);
@@ -198,7 +198,7 @@ impl World {
 
     fn pump_waiter(&mut self, number: usize) {
         while let Some(mut send) = self.waiters[number].waiter.poll_send() {
-            let InLine { client, generation, .. } = self.waiters[number];
+            let Queued { client, generation, .. } = self.waiters[number];
             let Some(owner) = send.operation.owner().and_then(|owner| self.owner_number(owner)) else {
                 continue;
             };
@@ -289,7 +289,7 @@ impl World {
 
     /// Takes a seat among the client's waiters, or keeps it, and learns whether it has to look for all.
     fn take_seat(&mut self, number: usize, score: u64, dropped: bool) {
-        let InLine { client, key, generation, seat, .. } = self.waiters[number];
+        let Queued { client, key, generation, seat, .. } = self.waiters[number];
         let waiter = &self.waiters[number].waiter;
         let group = (key, waiter.node().index());
         let (owner, better) = (waiter.owner(), waiter.better());
@@ -352,7 +352,7 @@ impl World {
 
     fn wait_is_over(&mut self, number: usize, task: usize) {
         note!(self, "w{number}: the wait is over");
-        self.counters.add(Seen::WaitOver);
+        self.counters.add(Seen::TimedOut);
         if self.has_vote(number) {
             self.counters.add(Seen::WaitOverAtHandOver);
         }
@@ -363,7 +363,7 @@ impl World {
 
     /// Claims all nodes under the waiter's owner.
     fn claim(&mut self, number: usize, patient: bool) {
-        let InLine { client, task, key, ttl, lines, owner, seat, .. } = self.waiters[number];
+        let Queued { client, task, key, ttl, queues, owner, seat, .. } = self.waiters[number];
         let Some(owner) = owner else { return };
         if let Some((group, member)) = seat {
             self.waiters[number].seat = None;
@@ -373,7 +373,7 @@ impl World {
         let subject = self.owners[owner].owner;
         let now = self.client_now(client);
         let lease = Lease::acquire(self.plan.terms(ttl), self.keys[key].clone(), subject, Asking::Claim, now)
-            .with_lines(lines)
+            .with_lines(queues)
             .voted_by(node, doubt, patient);
         let lease = self.fence(lease, client);
         let tenure = self.tenures.len();
@@ -398,7 +398,7 @@ impl World {
 
     /// A wait ends, with the lock or without.
     fn see_wait_end(&mut self, number: usize) {
-        let InLine { client, deadline, .. } = self.waiters[number];
+        let Queued { client, deadline, .. } = self.waiters[number];
         if deadline == Instant::FAR_FUTURE {
             return;
         }
@@ -415,11 +415,11 @@ impl World {
         self.demand(Law::WaitEndsInTime, line_laws::wait_ends_in_time(now, deadline, slack, excused));
     }
 
-    /// The claim failed: the vote is kept, where this is the line that counts.
+    /// The claim failed: the vote is kept, where this is the queue that counts.
     pub fn claim_failed(&mut self, number: usize, tenure: usize, failure: Failure) {
-        let mut setback = self.waiters[number].waiter.setback(self.tenures[tenure].lease.round());
-        self.falsify_setback(&mut setback);
-        note!(self, "w{number}: {failure:?}, {setback:?}");
+        let mut claim_failure = self.waiters[number].waiter.claim_failure(self.tenures[tenure].lease.round());
+        self.falsify_setback(&mut claim_failure);
+        note!(self, "w{number}: {failure:?}, {claim_failure:?}");
         let doubt = self.tenures[tenure].lease.surrender().unwrap_or_default();
         self.tenures[tenure].dropped = true;
         let client = self.waiters[number].client;
@@ -427,26 +427,26 @@ impl World {
         let now = self.client_now(client);
         self.waiters[number].claim = None;
         let waiter = &mut self.waiters[number].waiter;
-        waiter.claim_failed(doubt, setback, now);
+        waiter.claim_failed(doubt, claim_failure, now);
         let kept = waiter.wants_owner();
         self.counters.add(match kept {
             true => Seen::VoteKept,
-            false if setback.best => Seen::GaveWay,
+            false if claim_failure.best => Seen::GaveWay,
             false => Seen::VoteGivenBack,
         });
         // At its end a wait begins nothing more.
-        let InLine { task, deadline, .. } = self.waiters[number];
+        let Queued { task, deadline, .. } = self.waiters[number];
         if now >= deadline && self.broken != Some(Switch::WaitsOn) {
             return self.wait_is_over(number, task);
         }
         self.drive(number);
     }
 
-    /// Leaves the line, wherever the waiter stands. A claim under way is its lease's to undo.
+    /// Leaves the queue, wherever the waiter stands. A claim under way is its lease's to undo.
     pub fn leave_line(&mut self, number: usize) {
         self.waiters[number].waiter.give_up();
         self.pump_waiter(number);
-        let InLine { client, owner, seat, .. } = self.waiters[number];
+        let Queued { client, owner, seat, .. } = self.waiters[number];
         let waiter = &mut self.waiters[number];
         waiter.over = true;
         waiter.seat = None;
@@ -469,7 +469,7 @@ impl World {
     }
 }
 
-/// Whether a line that could not be used is not worth another try.
+/// Whether a queue that could not be used is not worth another try.
 pub fn is_final(reply: &Reply) -> bool {
     let in_doubt = matches!(reply, Reply::Unknown(Unknown::Error(_)));
     debug_assert!(!matches!(reply, Reply::NotSent(NotSent::Backlog)));

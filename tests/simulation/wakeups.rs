@@ -13,7 +13,7 @@ use redquorum::protocol::message::{ClientId, Operation, Owner, Reply};
 use redquorum::protocol::quorum::{NodeId, NodeSet};
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::validity::{Drift, Ttl};
-use redquorum::protocol::wait_queue::rank::LINE_LIFE;
+use redquorum::protocol::wait_queue::rank::QUEUE_LIFE;
 
 use super::broken::Switch;
 use super::clock::MILLI;
@@ -42,7 +42,7 @@ pub struct Signals {
     pub usable: NodeSet,
 }
 
-/// The key, by its number, and the node of a line.
+/// The key, by its number, and the node of a queue.
 pub type GroupName = (usize, usize);
 
 /// A waiter's place among its client's: score and owner.
@@ -55,7 +55,7 @@ pub struct Switchboard {
     listening: BTreeMap<usize, Mailbox>,
     groups: BTreeMap<GroupName, Group>,
     /// Contended keys, each with the node at which somebody waits.
-    pub hints: BTreeMap<usize, usize>,
+    pub contended_keys: BTreeMap<usize, usize>,
     /// The worst round trip of late.
     pub pace: Duration,
 }
@@ -196,11 +196,11 @@ impl World {
             let record = &mut self.owners[owner];
             record.retired = true;
             record.nodes[node].named = now;
-            let life = Ttl::unchecked(LINE_LIFE);
+            let life = Ttl::unchecked(QUEUE_LIFE);
             let (key, subject) = (self.keys[key].clone(), record.owner);
             let doubt = Doubt::named(now, life);
             let debt = Debt::new(NodeId::new(node), key, subject, doubt, life, Drift::default());
-            let debt = debt.in_line(self.clients[client].board.client, Ttl::unchecked(PASSED_ON));
+            let debt = debt.in_queue(self.clients[client].board.client, Ttl::unchecked(PASSED_ON));
             self.take_on(client, owner, debt, true);
         }
         let finding = line_laws::stale_wake_up_is_answered(owner, retired, answered);
@@ -213,13 +213,13 @@ impl World {
             return;
         }
         let key = self.owners[self.calls[call].owner].key;
-        let hints = &mut self.clients[client].board.hints;
+        let contended_keys = &mut self.clients[client].board.contended_keys;
         match reply {
             Reply::HandedOver => {
-                hints.insert(key, node);
+                contended_keys.insert(key, node);
             }
-            Reply::Granted if hints.get(&key) == Some(&node) => {
-                hints.remove(&key);
+            Reply::Granted if contended_keys.get(&key) == Some(&node) => {
+                contended_keys.remove(&key);
             }
             _ => {}
         }

@@ -65,11 +65,11 @@ pub struct NodeWitness {
     pub heard_grant: bool,
     /// Whether one of them counted.
     pub claim_counted: bool,
-    /// It was sent to stand in line here.
+    /// It was sent to wait in the queue here.
     pub queued: bool,
-    /// It stands in line here.
-    pub in_line: bool,
-    /// Its vote was given back; it has still to leave the line.
+    /// It waits in the queue here.
+    pub in_queue: bool,
+    /// Its vote was given back; it has still to leave the queue.
     pub given_back: bool,
     /// Another owner was sent to take its place here.
     pub taken_over: bool,
@@ -304,7 +304,7 @@ impl World {
         }
         if of_round && !round.answered.contains(NodeId::new(node)) {
             round.answered.insert(NodeId::new(node));
-            // A raise says that the lock is this owner's, which it may be by a vote in line that ends soon.
+            // A raise says that the lock is this owner's, which it may be by a vote in the queue that ends soon.
             let full = round.kind != RoundKind::Raise || self.owners[*owner].nodes[node].claim_counted;
             if granted && counts && full {
                 round.granted.insert(NodeId::new(node));

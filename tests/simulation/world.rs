@@ -21,7 +21,7 @@ use super::node::Node;
 use super::plan::Plan;
 use super::task::Task;
 use super::trace::{Trace, note};
-use super::waiter::InLine;
+use super::waiter::Queued;
 use super::wakeups::{Publication, Switchboard};
 use super::witness::OwnerWitness;
 
@@ -75,7 +75,7 @@ const MOST_EVENTS: u64 = 200_000;
 /// one TTL for keys that nobody can clear, and this for a crowd in random order.
 const CROWD: TrueTime = 3_000 * MILLI;
 
-/// The same for a crowd in line: somebody who hangs costs a hand-over and a look, and so does a wake-up that was lost
+/// The same for a crowd in the queue: somebody who hangs costs a hand-over and a look, and so does a wake-up that was lost
 /// before; two heads that take different nodes for the best give way to each other after eight claims.
 const LINE: TrueTime = 6_000 * MILLI;
 
@@ -104,9 +104,9 @@ pub struct World {
     pub connections: Vec<Connection>,
     pub calls: Vec<Call>,
     pub tenures: Vec<Tenure>,
-    pub waiters: Vec<InLine>,
+    pub waiters: Vec<Queued>,
     pub publications: Vec<Publication>,
-    /// What the lines went through, by key and node.
+    /// What the queues went through, by key and node.
     pub line_records: Vec<LineWitness>,
     /// The last idle look for each client, key and node.
     pub looks: BTreeMap<(usize, usize, usize), Instant>,
@@ -149,8 +149,8 @@ impl World {
             nodes.iter_mut().for_each(|node| node.clock = node.clock.begun_at(fencing.node_origin()));
         }
         let client = |number| {
-            let (in_line, deaf) = (draw.chance(plan.in_line), draw.chance(plan.deaf));
-            Client::new(draw_clock(&mut draw), Switchboard::new(number), in_line, deaf)
+            let (in_queue, deaf) = (draw.chance(plan.in_queue), draw.chance(plan.deaf));
+            Client::new(draw_clock(&mut draw), Switchboard::new(number), in_queue, deaf)
         };
         let clients = (0..plan.clients).map(client).collect();
         let (tasks, longest) = (plan.tasks.iter().enumerate(), plan.longest_ttl());
@@ -249,7 +249,7 @@ impl World {
             let enough = self.operations >= self.plan.operations || self.now >= LONGEST_SAFETY_PHASE;
             if enough && !self.healed {
                 self.heal();
-                let crowd = if self.plan.in_line > 0 { LINE } else { CROWD };
+                let crowd = if self.plan.in_queue > 0 { LINE } else { CROWD };
                 self.schedule(self.now + 2 * self.plan.guard() + crowd, Event::Deadline);
             }
         }

@@ -67,7 +67,7 @@ impl Nodes {
         }
     }
 
-    /// With the restart guard on, servers vote once they are older than the longest TTL.
+    /// With the restart delay on, servers vote once they are older than the longest TTL.
     pub fn are_older_than(&self, age: Duration) -> bool {
         let server = |info: &str| {
             let seconds = info.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"))?;

@@ -12,7 +12,7 @@ use super::{TTL, ms};
 
 /// Runs until the storm is over, which a file says.
 pub async fn run(nodes: Vec<String>, folder: &Path) {
-    // With the restart guard: that nodes forget is part of the storm.
+    // With the restart delay: that nodes forget is part of the storm.
     let redlock = Redlock::builder()
         .nodes(nodes)
         .ttl(TTL)
@@ -172,12 +172,12 @@ fn word(error: &AcquireError) -> &'static str {
     match error {
         AcquireError::Held { .. } => "held",
         AcquireError::NoQuorum { .. } => "no-quorum",
-        AcquireError::Guarded { .. } => "guarded",
-        AcquireError::ValidityExhausted { .. } => "validity-exhausted",
-        AcquireError::WaitOver { last, .. } => match **last {
+        AcquireError::NodesTooYoung { .. } => "young",
+        AcquireError::TooSlow { .. } => "validity-exhausted",
+        AcquireError::TimedOut { last, .. } => match **last {
             AcquireError::Held { .. } => "waited-for-holder",
             AcquireError::NoQuorum { .. } => "waited-for-quorum",
-            AcquireError::Guarded { .. } => "waited-for-guard",
+            AcquireError::NodesTooYoung { .. } => "waited-for-guard",
             _ => "waited",
         },
         _ => panic!("{error}"),

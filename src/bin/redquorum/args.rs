@@ -72,12 +72,12 @@ pub struct Common {
     /// The longest TTL that anybody uses on these nodes, services and this tool alike, who must all be given the same: for so
     /// long a node that lost its memory does not vote [default: the TTL]
     #[arg(long, global = true, value_name = "TIME", value_parser = duration, help_heading = "Nodes")]
-    pub restart_guard: Option<Duration>,
+    pub restart_delay: Option<Duration>,
 
     /// Lets nodes vote at once that may have lost their memory. Only for nodes that were just set up and hold nothing: else
     /// one that restarts empty may give a lock to a second holder
-    #[arg(long, global = true, conflicts_with = "restart_guard", help_heading = "Nodes")]
-    pub no_restart_guard: bool,
+    #[arg(long, global = true, conflicts_with = "restart_delay", help_heading = "Nodes")]
+    pub without_restart_delay: bool,
 
     /// How long an attempt to connect may take [default: 1s]
     #[arg(long, global = true, value_name = "TIME", value_parser = duration, help_heading = "Nodes")]
@@ -152,11 +152,11 @@ Such a file may say, each flag being stronger:
   prefix = \"app:\"
   ttl = \"10s\"
   wait = \"30s\"
-  restart-guard = \"10s\"      # or: no-restart-guard = true
+  restart-delay = \"10s\"      # or: no-restart-delay = true
   connect-timeout = \"1s\"
   reply-timeout = \"200ms\"
 
-All clients of a lock must be given the same nodes, prefix and restart guard.";
+All clients of a lock must be given the same nodes, prefix and restart delay.";
 
 /// Runs a command while holding a lock.
 ///
@@ -170,8 +170,8 @@ All clients of a lock must be given the same nodes, prefix and restart guard.";
 #[derive(Args, Clone, Debug)]
 #[command(after_help = RUN_EXAMPLES)]
 pub struct Run {
-    /// The life of the key on each node, extended at a third of it: how long others wait after a crash. The restart guard of
-    /// everybody on these nodes must be as long, see --restart-guard [default: 10s]
+    /// The life of the key on each node, extended at a third of it: how long others wait after a crash. The restart delay of
+    /// everybody on these nodes must be as long, see --restart-delay [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub ttl: Option<Duration>,
 

@@ -37,7 +37,7 @@ pub const CODES: [(&str, &str); 12] = [
     ("1", "`doctor` found something to look at; `status --free` found the lock held"),
     ("2", "`doctor` found something that endangers locks"),
     ("64", "called in a way that cannot work"),
-    ("69", "no quorum: too few nodes answer, or may vote (restart guard)"),
+    ("69", "no quorum: too few nodes answer, or may vote (restart delay)"),
     ("71", "the operating system refused something"),
     ("75", "held by another (`run --held-code` takes another number)"),
     ("76", "lost: the lock ended before the command did, which was stopped"),
@@ -123,7 +123,7 @@ impl From<AcquireError> for Failure {
 /// What stood in the way at last, and what to do about it.
 fn classify(error: &AcquireError) -> (u8, &'static str, &'static str) {
     match error {
-        AcquireError::WaitOver { last, .. } => classify(last),
+        AcquireError::TimedOut { last, .. } => classify(last),
         AcquireError::Held { .. } => {
             (HELD, "held", "wait longer with --wait; `redquorum status KEY` shows who has it and who waits")
         }
@@ -132,16 +132,16 @@ fn classify(error: &AcquireError) -> (u8, &'static str, &'static str) {
             "no_quorum",
             "look after the nodes that are named; `redquorum doctor` checks each of them",
         ),
-        AcquireError::Guarded { .. } => (
+        AcquireError::NodesTooYoung { .. } => (
             NO_QUORUM,
-            "guarded",
-            "wait for the restart guard with --wait; where nodes were just set up and hold nothing, --no-restart-guard",
+            "too-young",
+            "wait for the restart delay with --wait; where nodes were just set up and hold nothing, --no-restart-delay",
         ),
-        AcquireError::ValidityExhausted { .. } => {
+        AcquireError::TooSlow { .. } => {
             (NO_QUORUM, "too_late", "use a longer --ttl; `redquorum bench` measures these nodes")
         }
-        AcquireError::TokensSpent { .. } => {
-            (NO_QUORUM, "tokens_spent", "go without --fenced, or repair the counter, KEY:redquorum:fence")
+        AcquireError::TokensExhausted { .. } => {
+            (NO_QUORUM, "tokens_exhausted", "go without --fenced, or repair the counter, KEY:redquorum:fence")
         }
         AcquireError::Invalid(_) => (USAGE, "usage", "see `redquorum help run`"),
         _ => (SYSTEM, "system", "try again"),

@@ -110,8 +110,10 @@ pub fn vote(node: &NodeStatus) -> (String, Tone) {
     match &node.vote {
         _ if matches!(node.health, Health::Down(_) | Health::Connecting) => ("-".to_owned(), Tone::Faint),
         NodeVote::Counts => ("counts".to_owned(), Tone::Good),
-        NodeVote::Guarded { remaining: Some(left) } => (format!("guarded, {}", time(*left)), Tone::Doubtful),
-        NodeVote::Guarded { remaining: None } => ("guarded".to_owned(), Tone::Doubtful),
+        NodeVote::TooYoung { remaining: Some(left) } => {
+            (format!("too young, {}", time(*left)), Tone::Doubtful)
+        }
+        NodeVote::TooYoung { remaining: None } => ("too-young".to_owned(), Tone::Doubtful),
         NodeVote::Replica => ("none: a replica".to_owned(), Tone::Bad),
         NodeVote::SameServer { earlier } => (format!("none: same server as n{earlier}"), Tone::Bad),
         other => (other.to_string(), Tone::Doubtful),
@@ -126,7 +128,7 @@ pub fn value(node: &NodeStatus) -> Value {
     };
     let (vote, remaining) = match &node.vote {
         NodeVote::Counts => ("counts", None),
-        NodeVote::Guarded { remaining } => ("guarded", remaining.map(millis)),
+        NodeVote::TooYoung { remaining } => ("too-young", remaining.map(millis)),
         NodeVote::Replica => ("replica", None),
         NodeVote::SameServer { .. } => ("same_server", None),
         _ => ("other", None),

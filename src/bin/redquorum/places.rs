@@ -24,9 +24,9 @@ pub struct File {
     #[serde(default, deserialize_with = "time")]
     wait: Option<Duration>,
     #[serde(default, deserialize_with = "time")]
-    restart_guard: Option<Duration>,
+    restart_delay: Option<Duration>,
     #[serde(default)]
-    no_restart_guard: bool,
+    without_restart_delay: bool,
     #[serde(default, deserialize_with = "time")]
     connect_timeout: Option<Duration>,
     #[serde(default, deserialize_with = "time")]
@@ -46,14 +46,14 @@ pub struct Places {
     pub prefix: String,
     pub ttl: Option<Duration>,
     pub wait: Option<Duration>,
-    pub guard: Guard,
+    pub delay: Delay,
     pub connect_timeout: Option<Duration>,
     pub reply_timeout: Option<Duration>,
 }
 
-/// What was said of the restart guard.
+/// What was said of the restart delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guard {
+pub enum Delay {
     Default,
     Of(Duration),
     Off,
@@ -84,18 +84,18 @@ impl Places {
             },
         };
         let given: Vec<_> = common.nodes.iter().flat_map(|given| split(given)).collect();
-        let guard = match (common.no_restart_guard, common.restart_guard) {
-            (true, _) => Guard::Off,
-            (false, Some(guard)) => Guard::Of(guard),
-            (false, None) if file.no_restart_guard => Guard::Off,
-            (false, None) => file.restart_guard.map_or(Guard::Default, Guard::Of),
+        let delay = match (common.without_restart_delay, common.restart_delay) {
+            (true, _) => Delay::Off,
+            (false, Some(delay)) => Delay::Of(delay),
+            (false, None) if file.without_restart_delay => Delay::Off,
+            (false, None) => file.restart_delay.map_or(Delay::Default, Delay::Of),
         };
         Ok(Self {
             urls: if given.is_empty() { file.nodes } else { given },
             prefix: common.prefix.clone().or(file.prefix).unwrap_or_default(),
             ttl: file.ttl,
             wait: file.wait,
-            guard,
+            delay,
             connect_timeout: common.connect_timeout.or(file.connect_timeout),
             reply_timeout: common.reply_timeout.or(file.reply_timeout),
         })
@@ -109,10 +109,10 @@ impl Places {
     /// The same, without its nodes.
     pub fn settings(&self) -> RedlockBuilder {
         let mut builder = Redlock::builder().prefix(&self.prefix);
-        builder = match self.guard {
-            Guard::Default => builder,
-            Guard::Of(guard) => builder.restart_guard(guard),
-            Guard::Off => builder.no_restart_guard(),
+        builder = match self.delay {
+            Delay::Default => builder,
+            Delay::Of(delay) => builder.restart_delay(delay),
+            Delay::Off => builder.without_restart_delay(),
         };
         if let Some(timeout) = self.connect_timeout {
             builder = builder.connect_timeout(timeout);
@@ -181,7 +181,7 @@ mod tests {
         use rand::{RngExt, SeedableRng};
 
         const WHOLE: &str = "nodes = [\"redis://user:S3ntinel@a:1/3\", \"rediss://:S3ntinel@b\"]\nprefix = \"app:\"\n\
-                             ttl = \"5s\"\nwait = \"1.5m\"\nrestart-guard = \"1h\"\nno-restart-guard = false\n\
+                             ttl = \"5s\"\nwait = \"1.5m\"\nrestart-delay = \"1h\"\nno-restart-delay = false\n\
                              connect-timeout = \"300ms\"\nreply-timeout = \"50 us\"\n";
         const PIECES: [&str; 24] = [
             "\"",

@@ -18,7 +18,7 @@ use crate::config::InvalidRequest;
 ///     Ok(guard) => guard.release().await?,
 ///     Err(AcquireError::Held { report, .. }) => println!("held by {:?}", report.holder()),
 ///     Err(AcquireError::NoQuorum { report, .. }) => println!("an outage: {report}"),
-///     Err(AcquireError::Guarded { remaining, .. }) => println!("nodes were restarted, wait {remaining:?}"),
+///     Err(AcquireError::NodesTooYoung { remaining, .. }) => println!("nodes were restarted, wait {remaining:?}"),
 ///     Err(error) => return Err(error.into()),
 /// }
 /// # Ok(())
@@ -45,8 +45,8 @@ pub enum AcquireError {
     },
     /// Enough nodes granted, or still may, but some of them may have forgotten a lock that is still held, after a restart
     /// for instance, and do not count yet. Wait for them, or look why they lost their memory.
-    #[error("lock \"{key}\" not acquired, {}: {report}", guarded_for(.remaining))]
-    Guarded {
+    #[error("lock \"{key}\" not acquired, {}: {report}", too_young_for(.remaining))]
+    NodesTooYoung {
         /// The key on the servers.
         key: String,
         /// How much longer so many of them do not count that there is no quorum without; `None` where that is not known.
@@ -59,7 +59,7 @@ pub enum AcquireError {
         "lock \"{key}\" came too late: {remaining:?} of validity left, {needed:?} needed. Use a longer TTL or nearer \
          nodes: {report}"
     )]
-    ValidityExhausted {
+    TooSlow {
         /// The key on the servers.
         key: String,
         /// What was left of the validity.
@@ -72,7 +72,7 @@ pub enum AcquireError {
     /// No fencing token can follow on so many nodes that no quorum is left: the key's counter is close to 2^53, or what
     /// stands in its place is none. Nobody waits for that to change; without `fenced`, the lock can be had.
     #[error("no fencing token is left for lock \"{key}\": {report}")]
-    TokensSpent {
+    TokensExhausted {
         /// The key on the servers.
         key: String,
         /// What each node answered.
@@ -80,7 +80,7 @@ pub enum AcquireError {
     },
     /// The wait is over; what stood in the way at the last attempt.
     #[error("waited {waited:.1?} in vain: {last}")]
-    WaitOver {
+    TimedOut {
         /// How long was waited.
         waited: Duration,
         /// Why the last attempt failed.
@@ -97,10 +97,10 @@ pub enum AcquireError {
     NoRandomness(String),
 }
 
-fn guarded_for(remaining: &Option<Duration>) -> String {
+fn too_young_for(remaining: &Option<Duration>) -> String {
     match remaining {
-        Some(remaining) => format!("guarded until {remaining:.1?} from now"),
-        None => "guarded until a node can be marked".to_owned(),
+        Some(remaining) => format!("too young until {remaining:.1?} from now"),
+        None => "too young until a node can be marked".to_owned(),
     }
 }
 
@@ -121,7 +121,7 @@ impl AcquireError {
     pub fn is_contention(&self) -> bool {
         match self {
             Self::Held { .. } => true,
-            Self::WaitOver { last, .. } => last.is_contention(),
+            Self::TimedOut { last, .. } => last.is_contention(),
             _ => false,
         }
     }
@@ -158,10 +158,10 @@ impl AcquireError {
         match self {
             Self::Held { report, .. }
             | Self::NoQuorum { report, .. }
-            | Self::Guarded { report, .. }
-            | Self::TokensSpent { report, .. }
-            | Self::ValidityExhausted { report, .. } => Some(report),
-            Self::WaitOver { last, .. } => last.report(),
+            | Self::NodesTooYoung { report, .. }
+            | Self::TokensExhausted { report, .. }
+            | Self::TooSlow { report, .. } => Some(report),
+            Self::TimedOut { last, .. } => last.report(),
             Self::Closed | Self::Invalid(_) | Self::NoRandomness(_) => None,
         }
     }

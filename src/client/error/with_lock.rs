@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::client::error::AcquireError;
-use crate::runtime::term::Lost;
+use crate::runtime::loss::Lost;
 
 /// Why work under a lock did not come to its end. The work's own result is never in here.
 ///

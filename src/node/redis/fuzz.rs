@@ -20,13 +20,13 @@ use super::facts::{self, Info, Look, Mark, micros, read_marker};
 use super::handshake::wake_up;
 use super::health::Health;
 use super::session::{is_echo, read};
-use crate::node::Census;
+use crate::node::NodeTable;
 use crate::protocol::fencing::{Carry, END, Fence, FencingToken, Retention};
 use crate::protocol::message::{
     ClientId, Extension, Extensions, HolderValue, Key, Operation, Owner, Reply, Unknown,
 };
 use crate::protocol::quorum::{NodeId, Quorum};
-use crate::protocol::restart::RestartGuard;
+use crate::protocol::restart::RestartDelay;
 use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl};
 
@@ -316,9 +316,9 @@ fn operations() -> Vec<Operation> {
 enum Says {
     Granted,
     Fenced(i64),
-    CounterSpent,
+    CounterExhausted,
     Voted,
-    LineFull,
+    QueueFull,
     HandedOver,
     Absent,
     NotOurs,
@@ -343,13 +343,13 @@ fn says(operation: &Operation, form: Form, value: &Value) -> Says {
         },
         Form::Digest | Form::Text => match (operation, number) {
             (_, None) | (Operation::Inspect { .. } | Operation::ExtendAll { .. }, _) => Says::Nothing,
-            (Operation::Claim { fence: Some(_), .. }, Some(0)) => Says::CounterSpent,
+            (Operation::Claim { fence: Some(_), .. }, Some(0)) => Says::CounterExhausted,
             (Operation::Claim { fence: Some(_), .. }, Some(number @ 1..)) if (number as u64) < END => {
                 Says::Fenced(number)
             }
             (Operation::Claim { fence: Some(_), .. }, _) => Says::Nothing,
             (Operation::Queue { .. }, Some(1)) => Says::Voted,
-            (Operation::Queue { .. }, Some(2)) => Says::LineFull,
+            (Operation::Queue { .. }, Some(2)) => Says::QueueFull,
             (Operation::Queue { .. }, _) => Says::Nothing,
             (Operation::HandOver { .. }, Some(2)) => Says::HandedOver,
             (Operation::Claim { .. } | Operation::Set { .. }, Some(0)) => Says::Nothing,
@@ -364,9 +364,9 @@ fn said(reply: &Reply) -> Says {
     match reply {
         Reply::Granted => Says::Granted,
         Reply::Fenced(token) => Says::Fenced(i64::try_from(token.as_u64()).unwrap_or(-1)),
-        Reply::CounterSpent => Says::CounterSpent,
+        Reply::CounterExhausted => Says::CounterExhausted,
         Reply::Voted => Says::Voted,
-        Reply::LineFull => Says::LineFull,
+        Reply::QueueFull => Says::QueueFull,
         Reply::HandedOver => Says::HandedOver,
         Reply::Absent => Says::Absent,
         Reply::NotOurs => Says::NotOurs,
@@ -465,7 +465,7 @@ impl Bench {
             match reply {
                 Reply::Granted => "granted",
                 Reply::Fenced(_) => "fenced",
-                Reply::CounterSpent => "counter spent",
+                Reply::CounterExhausted => "counter spent",
                 Reply::Held(_) => "held",
                 Reply::Absent => "absent",
                 Reply::NotOurs => "not ours",
@@ -473,7 +473,7 @@ impl Bench {
                 Reply::Voted => "voted",
                 Reply::Each(_) => "each",
                 Reply::Queued(_) => "queued",
-                Reply::LineFull => "line full",
+                Reply::QueueFull => "line full",
                 Reply::Found(_) => "found",
                 Reply::Unknown(_) => "unusable",
                 _ => "another",
@@ -510,10 +510,10 @@ impl Bench {
 
     /// What a server tells of itself, and what is made of it over several connections.
     fn facts(&mut self, random: &mut Random) {
-        let guard = Ttl::unchecked(Duration::from_secs(10));
-        let guard = random.once_in(2).then(|| RestartGuard::new(guard, Drift::default()));
-        let census = Census::new(Quorum::of(3).expect("three nodes"));
-        let mut health = Health::new(NodeId::new(0), Arc::from("n"), census, guard);
+        let delay = Ttl::unchecked(Duration::from_secs(10));
+        let delay = random.once_in(2).then(|| RestartDelay::new(delay, Drift::default()));
+        let node_table = NodeTable::new(Quorum::of(3).expect("three nodes"));
+        let mut health = Health::new(NodeId::new(0), Arc::from("n"), node_table, delay);
         let mut now = random.next() % 1_000_000_000;
         for _ in 0..=random.below(3) {
             let mut info = Info::default();

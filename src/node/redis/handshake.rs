@@ -141,7 +141,7 @@ async fn shake_hands(
     if health.is_unmarked() {
         mark(&connection, settings, health, clock).await?;
     }
-    let deaf = match (settings.in_line, resp3) {
+    let deaf = match (settings.in_queue, resp3) {
         (false, _) => None,
         (true, true) => listen(&mut connection, settings).await.err().map(|why| why.to_string().into()),
         (true, false) => Some("the server speaks RESP2 only".into()),
@@ -197,7 +197,7 @@ async fn mark(
     health: &mut Health,
     clock: &Clock,
 ) -> RedisResult<()> {
-    let age = match settings.guard {
+    let age = match settings.delay {
         // Nobody will ask how old this memory is: a date that is too late harms nobody.
         None => Duration::ZERO,
         Some(_) => match adoption(settings, health, clock).await {
@@ -221,7 +221,7 @@ async fn adoption(settings: &Settings, health: &Health, clock: &Clock) -> Adopti
     let decided = tokio::time::timeout(settings.connect_timeout / 2, async {
         loop {
             match health.adoption(true, clock.now()) {
-                // The census is in `health`, so waiting cannot fail.
+                // The node_table is in `health`, so waiting cannot fail.
                 Adoption::Undecided => drop(changes.changed().await),
                 decided => return decided,
             }

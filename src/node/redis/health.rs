@@ -1,6 +1,6 @@
 //! What a client makes of what one server tells of itself, over all connections to one address.
 //!
-//! Readings go to the protocol's [`Memory`], and what follows to the client's [`Census`], where votes are weighed. What
+//! Readings go to the protocol's [`Memory`], and what follows to the client's [`NodeTable`], where votes are weighed. What
 //! changes is said once.
 
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use tokio::sync::watch;
 
 use super::facts::{self, Look, Mark};
 use crate::meter;
-use crate::node::{Adoption, Census, Facts};
+use crate::node::{Adoption, Facts, NodeTable};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::{
-    Cause, Id, Marker, MarkerSeen, Memory, Reading, RestartGuard, Role, Run, Standing,
+    Evidence, Id, Marker, MarkerSeen, Memory, Reading, RestartDelay, Role, Run, Standing,
 };
 use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::rank::NodeName;
@@ -21,7 +21,7 @@ use crate::protocol::wait_queue::rank::NodeName;
 pub(super) struct Health {
     node: NodeId,
     address: Arc<str>,
-    census: Arc<Census>,
+    node_table: Arc<NodeTable>,
     memory: Memory,
     facts: Facts,
     /// What stands under the marker's name, as far as is known.
@@ -41,34 +41,34 @@ impl Health {
     pub(super) fn new(
         node: NodeId,
         address: Arc<str>,
-        census: Arc<Census>,
-        guard: Option<RestartGuard>,
+        node_table: Arc<NodeTable>,
+        delay: Option<RestartDelay>,
     ) -> Self {
-        let (memory, facts, told) = (Memory::new(guard), Facts::default(), Told::default());
-        Self { node, address, census, memory, facts, marker: Mark::Unread, told }
+        let (memory, facts, told) = (Memory::new(delay), Facts::default(), Told::default());
+        Self { node, address, node_table, memory, facts, marker: Mark::Unread, told }
     }
 
     /// How the node is to be marked, with what else is known of the client's nodes.
     pub(super) fn adoption(&self, patience: bool, now: Instant) -> Adoption {
-        self.census.adopt(self.node, patience, now)
+        self.node_table.adopt(self.node, patience, now)
     }
 
     /// Looks again whenever more is known of the other nodes.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
-        self.census.changes()
+        self.node_table.changes()
     }
 
     /// Takes in what the server told.
     pub(super) fn take(&mut self, look: &Look) {
         if look.marker != Mark::Unread {
-            self.census.saw_marker(self.node, look.marker != Mark::Absent);
+            self.node_table.saw_marker(self.node, look.marker != Mark::Absent);
         }
         self.marker = look.marker.clone();
         let cause = self.memory.handle_reading(&reading(look));
         let standing = self.memory.standing();
-        self.census.set_standing(self.node, standing);
+        self.node_table.set_standing(self.node, standing);
         self.keep_facts(look);
-        self.census.note(self.node, self.facts.clone());
+        self.node_table.note(self.node, self.facts.clone());
         self.say(look, standing, cause);
     }
 
@@ -111,7 +111,7 @@ impl Health {
         };
     }
 
-    fn say(&mut self, look: &Look, standing: Standing, cause: Option<Cause>) {
+    fn say(&mut self, look: &Look, standing: Standing, cause: Option<Evidence>) {
         let (node, address) = (self.node, &self.address);
         let mut news: Vec<_> = look.forbidden.clone();
         news.retain(|what| !self.told.forbidden.contains(what));
@@ -133,7 +133,7 @@ impl Health {
         self.told.replica = replica;
         if let (Some(cause), Standing::CountsFrom(from)) = (cause, standing) {
             let remaining = from.since(look.received);
-            meter::guarded(address);
+            meter::too_young(address);
             tracing::warn!(
                 %node, %address, %cause, ?remaining,
                 "this node may have forgotten a lock, its grants do not count for a while"

@@ -36,12 +36,12 @@ use self::address::Address;
 use self::command::Form;
 use self::health::Health;
 use self::session::{Ended, Session};
-use super::{Call, Census, Desk, Wakeups};
+use super::{Call, Inbox, NodeTable, Wakeups};
 use crate::clock::Clock;
 use crate::protocol::message::{NotSent, Reply, ServerMessage};
 #[cfg(feature = "testing")]
 use crate::protocol::message::{Operation, Unknown};
-use crate::protocol::restart::RestartGuard;
+use crate::protocol::restart::RestartDelay;
 
 /// At most ten attempts a second per node, counted from start to start.
 const LEAST_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
@@ -71,48 +71,48 @@ pub(crate) struct Settings {
     pub(crate) prefix: Arc<[u8]>,
     /// Who is woken.
     pub(crate) wakeups: Arc<Wakeups>,
-    /// Whether anybody will stand in line: else the node needs neither a name nor a channel.
-    pub(crate) in_line: bool,
+    /// Whether anybody will wait in the queue: else the node needs neither a name nor a channel.
+    pub(crate) in_queue: bool,
     /// How old the node's memory must be.
-    pub(crate) guard: Option<RestartGuard>,
+    pub(crate) delay: Option<RestartDelay>,
     /// The client's nodes, this one among them.
-    pub(crate) census: Arc<Census>,
+    pub(crate) node_table: Arc<NodeTable>,
 }
 
 impl Settings {
     /// What stands before the marker's name, for a client that needs it: to rank the nodes, or to date their memory.
     fn marker_prefix(&self) -> Option<&Arc<[u8]>> {
-        (self.in_line || self.guard.is_some()).then_some(&self.prefix)
+        (self.in_queue || self.delay.is_some()).then_some(&self.prefix)
     }
 }
 
-/// Keeps a connection to the server and serves the desk over it, until the client is gone.
-pub(crate) async fn serve(mut desk: Desk, settings: Settings, clock: Clock, shutdown: CancellationToken) {
+/// Keeps a connection to the server and serves the inbox over it, until the client is gone.
+pub(crate) async fn serve(mut inbox: Inbox, settings: Settings, clock: Clock, shutdown: CancellationToken) {
     let mut last_trouble: Option<ServerMessage> = None;
-    let (node, mut told_deaf) = (desk.id(), false);
-    let mut health = Health::new(node, desk.address().clone(), settings.census.clone(), settings.guard);
+    let (node, mut told_deaf) = (inbox.id(), false);
+    let mut health = Health::new(node, inbox.address().clone(), settings.node_table.clone(), settings.delay);
     loop {
         let attempt = TokioInstant::now();
         let connected = tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
-            () = refuse_calls(&mut desk, &clock) => return,
+            () = refuse_calls(&mut inbox, &clock) => return,
             connected = handshake::connect(&settings, node, &mut health, &clock) => connected,
         };
         let trouble = match connected {
             Ok(link) => {
-                tracing::info!(node = %desk.id(), address = %desk.address(), server = %link.server, "connected");
+                tracing::info!(node = %inbox.id(), address = %inbox.address(), server = %link.server, "connected");
                 last_trouble = None;
                 if let (Some(why), false) =
                     (&link.deaf, std::mem::replace(&mut told_deaf, link.deaf.is_some()))
                 {
                     tracing::warn!(
-                        node = %desk.id(), address = %desk.address(), %why,
+                        node = %inbox.id(), address = %inbox.address(), %why,
                         "waiters cannot be woken by this node, they look again and again"
                     );
                 }
                 let ended =
-                    Session::new(&mut desk, link, &mut health, &settings, &clock).run(&shutdown).await;
+                    Session::new(&mut inbox, link, &mut health, &settings, &clock).run(&shutdown).await;
                 match ended {
                     Ended::ClientGone => return,
                     Ended::ConnectionLost(trouble) => trouble,
@@ -123,15 +123,15 @@ pub(crate) async fn serve(mut desk: Desk, settings: Settings, clock: Clock, shut
         let trouble = settings.address.redact(&trouble);
         // Said once per trouble, not once per attempt.
         if last_trouble.as_ref() != Some(&trouble) {
-            tracing::warn!(node = %desk.id(), address = %desk.address(), %trouble, "no connection, trying again");
+            tracing::warn!(node = %inbox.id(), address = %inbox.address(), %trouble, "no connection, trying again");
             last_trouble = Some(trouble.clone());
         }
-        desk.close(trouble);
+        inbox.close(trouble);
         let pause = rand::random_range(LEAST_BETWEEN_ATTEMPTS..MOST_BETWEEN_ATTEMPTS);
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
-            () = refuse_calls(&mut desk, &clock) => return,
+            () = refuse_calls(&mut inbox, &clock) => return,
             () = tokio::time::sleep_until(attempt + pause) => {}
         }
     }
@@ -161,8 +161,8 @@ pub(crate) fn script_reply(operation: &Operation, answer: redis::Value) -> Reply
 
 /// Answers calls that were admitted to a connection which ended before they were written. Returns when all callers
 /// are gone.
-async fn refuse_calls(desk: &mut Desk, clock: &Clock) {
-    while let Some(call) = desk.call().await {
+async fn refuse_calls(inbox: &mut Inbox, clock: &Clock) {
+    while let Some(call) = inbox.call().await {
         refuse(call, clock);
     }
 }

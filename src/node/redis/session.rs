@@ -24,8 +24,8 @@ use super::health::Health;
 use super::wire::{Arrived, Wire, Work};
 use super::{LINGER, LOOK_EVERY, Settings, refuse};
 use crate::clock::Clock;
-use crate::node::silence::Silence;
-use crate::node::{Adoption, Call, Desk};
+use crate::node::silence::SilenceLimits;
+use crate::node::{Adoption, Call, Inbox};
 use crate::protocol::message::{ConnectionId, Operation, Reply, ServerMessage, Unknown};
 use crate::protocol::restart::Standing;
 use crate::protocol::time::Instant;
@@ -67,14 +67,14 @@ struct Parts {
 
 /// One connection's calls. See the module.
 pub(super) struct Session<'a> {
-    desk: &'a mut Desk,
+    inbox: &'a mut Inbox,
     link: Link,
     wire: Wire,
     health: &'a mut Health,
     connection: ConnectionId,
     settings: &'a Settings,
     clock: &'a Clock,
-    silence: Silence,
+    silence: SilenceLimits,
     probe_every: Duration,
     /// Calls that were sent in parts, by number.
     parts: BTreeMap<u64, Parts>,
@@ -99,25 +99,25 @@ pub(super) struct Session<'a> {
 
 impl<'a> Session<'a> {
     pub(super) fn new(
-        desk: &'a mut Desk,
+        inbox: &'a mut Inbox,
         link: Link,
         health: &'a mut Health,
         settings: &'a Settings,
         clock: &'a Clock,
     ) -> Self {
         let now = TokioInstant::now();
-        let connection = desk.open(link.name, link.deaf.is_some());
+        let connection = inbox.open(link.name, link.deaf.is_some());
         let wire = Wire::new(link.connection.clone(), link.abilities, settings.prefix.clone());
         let probe_every = if link.tells_ending { PROBE_EVERY } else { PROBE_EVERY_RESP2 };
         Self {
-            desk,
+            inbox,
             link,
             wire,
             health,
             connection,
             settings,
             clock,
-            silence: Silence::after(settings.reply_timeout),
+            silence: SilenceLimits::after(settings.reply_timeout),
             probe_every,
             parts: BTreeMap::new(),
             next_parts: 0,
@@ -136,12 +136,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Serves the desk until the connection ends or the client is gone.
+    /// Serves the inbox until the connection ends or the client is gone.
     pub(super) async fn run(mut self, shutdown: &CancellationToken) -> Ended {
         let mut cancelled = std::pin::pin!(shutdown.cancelled());
         let serving = std::future::poll_fn(|cx| {
             if self.linger.is_none() && cancelled.as_mut().poll(cx).is_ready() {
-                self.desk.shut();
+                self.inbox.shut();
                 self.linger = Some(TokioInstant::now() + LINGER);
                 // The tick may be far away: look at once.
                 self.tick_due = TokioInstant::now();
@@ -155,7 +155,7 @@ impl<'a> Session<'a> {
             Ended::ClientGone => "client closed".into(),
         };
         // No caller may find the door open while the calls of this connection are being answered.
-        self.desk.close(trouble.clone());
+        self.inbox.close(trouble.clone());
         let now = self.clock.now();
         let under_way = self.wire.into_calls();
         let in_parts = self.parts.into_values().map(|parts| parts.call);
@@ -192,7 +192,7 @@ impl<'a> Session<'a> {
     fn poll_calls(&mut self, cx: &mut Context<'_>) -> (usize, bool) {
         let (mut taken, mut callers_gone) = (0, false);
         while taken < BATCH && !callers_gone {
-            match self.desk.poll_call(cx) {
+            match self.inbox.poll_call(cx) {
                 Poll::Ready(Some(call)) => {
                     taken += 1;
                     if call.connection != self.connection {
@@ -330,10 +330,10 @@ impl<'a> Session<'a> {
     /// The node speaks. Returns when, on the client's clock.
     fn heard(&mut self, since: TokioInstant) -> Instant {
         self.last_heard = TokioInstant::now();
-        self.desk.note_round_trip(self.last_heard.duration_since(since));
+        self.inbox.note_round_trip(self.last_heard.duration_since(since));
         if self.suspect {
             self.suspect = false;
-            self.desk.set_suspect(false);
+            self.inbox.set_suspect(false);
         }
         self.clock.now()
     }
@@ -375,11 +375,11 @@ impl<'a> Session<'a> {
                 command::decode_error(form, &error)
             }
         };
-        if operation.creates() && reply.is_granted() && self.desk.standing() == Standing::Replica {
+        if operation.creates() && reply.is_granted() && self.inbox.standing() == Standing::Replica {
             // A replica takes no writes: it may be one no longer.
             self.look_soon();
         }
-        tracing::trace!(node = %self.desk.id(), operation = operation.name(), ?reply, "answered");
+        tracing::trace!(node = %self.inbox.id(), operation = operation.name(), ?reply, "answered");
         call.finish(reply, at);
     }
 
@@ -420,11 +420,11 @@ impl<'a> Session<'a> {
             Ok(look) => {
                 self.health.take(&look);
                 if let Some(name) = self.health.name() {
-                    self.desk.rename(name);
+                    self.inbox.rename(name);
                 }
             }
             // Not ready, or gone: what is known stands, and the calls find out.
-            Err(why) => tracing::debug!(node = %self.desk.id(), %why, "the node tells nothing of itself"),
+            Err(why) => tracing::debug!(node = %self.inbox.id(), %why, "the node tells nothing of itself"),
         }
     }
 
@@ -451,7 +451,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Looks now and then at how long the first in line has been waiting, and asks a connection that is idle.
+    /// Looks now and then at how long the first in the queue has been waiting, and asks a connection that is idle.
     fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         while self.tick.as_mut().poll(cx).is_ready() {
             let now = TokioInstant::now();
@@ -473,7 +473,7 @@ impl<'a> Session<'a> {
                 }
                 Some(owed) if owed >= self.silence.suspect && !self.suspect => {
                     self.suspect = true;
-                    self.desk.set_suspect(true);
+                    self.inbox.set_suspect(true);
                 }
                 _ => {}
             }

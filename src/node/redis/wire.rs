@@ -24,7 +24,7 @@ use redis::{Cmd, Pipeline, RedisResult, Value};
 use tokio::time::Instant as TokioInstant;
 
 use super::command::{self, Abilities, Form, SHORT_KEY};
-use crate::node::{Call, Request};
+use crate::node::{Call, Outgoing};
 use crate::protocol::message::Operation;
 
 /// Places that are kept for the next commands. More are on their way in a burst only.
@@ -56,7 +56,7 @@ impl Work {
     /// Whether its command is of a size that most have.
     fn is_small(&self) -> bool {
         match self {
-            Self::Call { call, .. } => call.request().is_some_and(|Request { operation, .. }| {
+            Self::Call { call, .. } => call.request().is_some_and(|Outgoing { operation, .. }| {
                 operation.keys() == 1 && operation.key().as_bytes().len() <= SHORT_KEY
             }),
             Self::Part { .. } => false,
@@ -75,7 +75,7 @@ pub(super) enum Arrived {
 /// What is under way.
 #[expect(clippy::large_enum_variant, reason = "without a burst, nearly all are single")]
 enum Flight {
-    One { place: Place, work: Work, since: TokioInstant },
+    One { place: Position, work: Work, since: TokioInstant },
     Many { answers: Answers, calls: Vec<(Call, Form)>, since: TokioInstant },
 }
 
@@ -91,7 +91,7 @@ impl Flight {
 type Answers = Pin<Box<dyn Future<Output = RedisResult<Vec<Value>>> + Send>>;
 
 /// A future that sends one command after the other for ever, and the way in and out of it.
-struct Place {
+struct Position {
     slot: Arc<Mutex<Slot>>,
     sending: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// The memory of a command that was answered.
@@ -106,7 +106,7 @@ struct Slot {
     answered: Option<(Cmd, RedisResult<Value>)>,
 }
 
-impl Place {
+impl Position {
     fn new(mut connection: MultiplexedConnection) -> Self {
         let slot = Arc::<Mutex<Slot>>::default();
         let inside = slot.clone();
@@ -147,7 +147,7 @@ pub(super) struct Wire {
     /// The client's.
     prefix: Arc<[u8]>,
     flights: VecDeque<Flight>,
-    places: Vec<Place>,
+    places: Vec<Position>,
     /// To be sent next.
     added: Vec<(Call, Form)>,
 }
@@ -183,7 +183,7 @@ impl Wire {
     /// Hands a call to the connection in this form.
     pub(super) fn send_as(&mut self, form: Form, call: Call, cx: &mut Context<'_>) {
         let (place, mut command) = self.place();
-        if let Some(Request { operation, .. }) = call.request() {
+        if let Some(Outgoing { operation, .. }) = call.request() {
             command::encode(&mut command, operation, form, &self.prefix);
             self.fly(place, command, Work::Call { call, form }, cx);
         }
@@ -224,7 +224,7 @@ impl Wire {
             let calls = std::mem::replace(&mut self.added, later);
             let mut pipeline = Pipeline::with_capacity(calls.len());
             for (call, form) in &calls {
-                let Some(Request { operation, .. }) = call.request() else { continue };
+                let Some(Outgoing { operation, .. }) = call.request() else { continue };
                 let mut command = command::of_usual_length();
                 command::encode(&mut command, operation, *form, &self.prefix);
                 pipeline.add_command(command);
@@ -243,18 +243,18 @@ impl Wire {
         }
     }
 
-    fn place(&mut self) -> (Place, Cmd) {
-        let mut place = self.places.pop().unwrap_or_else(|| Place::new(self.connection.clone()));
+    fn place(&mut self) -> (Position, Cmd) {
+        let mut place = self.places.pop().unwrap_or_else(|| Position::new(self.connection.clone()));
         let command = place.spare.take().unwrap_or_else(command::of_usual_length);
         (place, command)
     }
 
     /// The form in which a call goes; none where it was answered already.
     fn form(&self, call: &Call) -> Option<Form> {
-        call.request().map(|Request { operation, .. }| command::form(operation, self.abilities))
+        call.request().map(|Outgoing { operation, .. }| command::form(operation, self.abilities))
     }
 
-    fn fly(&mut self, mut place: Place, command: Cmd, work: Work, cx: &mut Context<'_>) {
+    fn fly(&mut self, mut place: Position, command: Cmd, work: Work, cx: &mut Context<'_>) {
         place.send(command, cx);
         self.flights.push_back(Flight::One { place, work, since: TokioInstant::now() });
     }

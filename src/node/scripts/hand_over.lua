@@ -1,15 +1,15 @@
--- Release a key on a node that may keep a line for it: the first live waiter gets it, and without one it is deleted.
--- Takes the owner's own entry out of the line, so it is also how a waiter leaves.
--- KEYS: key, line, lives. ARGV: owner, client, length of a hand-over in ms, what stands before a client in its channel.
--- Begins with nobody_waits.lua, which found out whether the key is `mine` and whether the line `exists`.
+-- Release a key on a node that may keep a queue for it: the first live waiter gets it, and without one it is deleted.
+-- Takes the owner's own entry out of the queue, so it is also how a waiter leaves.
+-- KEYS: key, queue, lives. ARGV: owner, client, length of a hand-over in ms, what stands before a client in its channel.
+-- Begins with nobody_waits.lua, which found out whether the key is `mine` and whether the queue `exists`.
 -- Answers 1 when deleted, 2 when handed over, 0 where the key was absent, or { value found, -1 }.
-local key, line, lives = KEYS[1], KEYS[2], KEYS[3]
+local key, queue, lives = KEYS[1], KEYS[2], KEYS[3]
 local owner = ARGV[1]
 local held, failed = owner, nil
 if not mine then held, failed = found(key) end
 if failed then return failed end
 
--- A user that may not look has no line here either, and must be able to release all the same.
+-- A user that may not look has no queue here either, and must be able to release all the same.
 if exists ~= 1 then
     if held == false then return 0 end
     if held ~= owner then return { held, -1 } end
@@ -17,9 +17,9 @@ if exists ~= 1 then
     return 1
 end
 
--- Takes the owner out of the line, and gives the key to the first that lives. Returns true if there was one.
+-- Takes the owner out of the queue, and gives the key to the first that lives. Returns true if there was one.
 local function hand_over()
-    redis.call('ZREM', line, owner .. ARGV[2])
+    redis.call('ZREM', queue, owner .. ARGV[2])
     if held and held ~= owner then return end
 
     -- Whoever had the last hand-over and neither released it nor holds it now, hangs: so do its other waiters.
@@ -32,7 +32,7 @@ local function hand_over()
     local time = redis.call('TIME')
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
     while true do
-        local first = redis.call('ZPOPMIN', line)
+        local first = redis.call('ZPOPMIN', queue)
         local member = first[1]
         if not member then break end
         local client = string.sub(member, 33)
@@ -48,11 +48,11 @@ local function hand_over()
                 heard = redis.pcall('PUBLISH', ARGV[4] .. client, next .. key)
             end
             if type(heard) == 'table' then
-                -- Not allowed to wake anybody: the lock is free, and whoever looks first in line gets it.
+                -- Not allowed to wake anybody: the lock is free, and whoever looks first in the queue gets it.
                 redis.pcall('HDEL', lives, '@')
-                redis.pcall('ZADD', line, first[2], member)
-                -- If it was the only entry, the line was gone and is new: without an end so far.
-                redis.pcall('EXPIRE', line, 60)
+                redis.pcall('ZADD', queue, first[2], member)
+                -- If it was the only entry, the queue was gone and is new: without an end so far.
+                redis.pcall('EXPIRE', queue, 60)
                 break
             elseif heard > 0 then
                 return true
@@ -63,7 +63,7 @@ local function hand_over()
     end
 end
 
--- A line that this user may not use, or something else in its place, keeps nobody from releasing.
+-- A queue that this user may not use, or something else in its place, keeps nobody from releasing.
 local able, handed_over = pcall(hand_over)
 if held and held ~= owner then return { held, -1 } end
 if not able or not handed_over then redis.call('DEL', key) end

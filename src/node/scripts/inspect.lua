@@ -1,5 +1,5 @@
 -- Who holds a key, for how long, and how many wait for it.
--- KEYS: key, line. Answers { how many wait, value found, its remaining ms }; the last two are missing where the key is free.
+-- KEYS: key, queue. Answers { how many wait, value found, its remaining ms }; the last two are missing where the key is free.
 local waiting = redis.pcall('ZCARD', KEYS[2])
 if type(waiting) == 'table' then waiting = 0 end
 local held, failed = found(KEYS[1])

@@ -1,9 +1,9 @@
--- Stand in the line for a key, look again, or take over the entry and vote of an earlier owner.
--- KEYS: key, line, lives. ARGV: owner, client, '1' for a client that polls, earlier owner or '', earlier score or '',
--- length of a hand-over in ms, most in line, what stands before a client in its channel.
--- Answers 1 when the owner has this node's vote, 2 when the line is full, or { how many before, score, 1 if it was not in
--- line, value found, its remaining ms }; the last two are missing where the key is free.
-local key, line, lives = KEYS[1], KEYS[2], KEYS[3]
+-- Stand in the queue for a key, look again, or take over the entry and vote of an earlier owner.
+-- KEYS: key, queue, lives. ARGV: owner, client, '1' for a client that polls, earlier owner or '', earlier score or '',
+-- length of a hand-over in ms, most in the queue, what stands before a client in its channel.
+-- Answers 1 when the owner has this node's vote, 2 when the queue is full, or { how many before, score, 1 if it was not in
+-- queue, value found, its remaining ms }; the last two are missing where the key is free.
+local key, queue, lives = KEYS[1], KEYS[2], KEYS[3]
 local owner, client, earlier, hand_over = ARGV[1], ARGV[2], ARGV[4], ARGV[6]
 local member = owner .. client
 local time = redis.call('TIME')
@@ -22,9 +22,9 @@ local ends = redis.call('EXPIRE', lives, 60)
 redis.call('HSET', lives, client, (ARGV[3] == '1' and 'p' or 'w') .. string.format('%.0f', now))
 if ends == 0 then redis.call('EXPIRE', lives, 60) end
 
--- The earlier owner may have claimed this node while it stood in line here.
+-- The earlier owner may have claimed this node while it waited in the queue here.
 local function vote()
-    redis.call('ZREM', line, member, earlier .. client)
+    redis.call('ZREM', queue, member, earlier .. client)
     redis.call('HSET', lives, '@', member)
     return 1
 end
@@ -39,37 +39,37 @@ if held == owner then
 end
 
 local entered = 0
-local score = redis.call('ZSCORE', line, member)
+local score = redis.call('ZSCORE', queue, member)
 if not score and earlier ~= '' then
-    score = redis.call('ZSCORE', line, earlier .. client)
+    score = redis.call('ZSCORE', queue, earlier .. client)
     if score then
-        redis.call('ZREM', line, earlier .. client)
-        redis.call('ZADD', line, score, member)
+        redis.call('ZREM', queue, earlier .. client)
+        redis.call('ZADD', queue, score, member)
     end
 end
 if not score then
-    if redis.call('ZCARD', line) >= tonumber(ARGV[7]) then return 2 end
+    if redis.call('ZCARD', queue) >= tonumber(ARGV[7]) then return 2 end
     entered = 1
     score = ARGV[5]
     if score == '' then
         score = time[1] * 1000000 + time[2]
-        local last = tonumber(redis.call('ZREVRANGE', line, 0, 0, 'WITHSCORES')[2])
+        local last = tonumber(redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2])
         if last and last >= score then score = last + 1 end
     end
-    redis.call('ZADD', line, score, member)
+    redis.call('ZADD', queue, score, member)
 end
-redis.call('EXPIRE', line, 60)
+redis.call('EXPIRE', queue, 60)
 
 -- The lock is free here: it goes to the first who lives, be it this owner or another. Who does not know any more that it
 -- stands here passes it on; waiting for its look, everybody would wait for ever.
 while held == false do
-    local first = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
+    local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
     local other = first[1]
     if other == member then
         redis.call('SET', key, owner, 'PX', hand_over)
         return vote()
     end
-    redis.call('ZREM', line, other)
+    redis.call('ZREM', queue, other)
     local other_client = string.sub(other, 33)
     local look = redis.call('HGET', lives, other_client)
     if look and now - tonumber(string.sub(look, 2)) <= 3000 then
@@ -79,10 +79,10 @@ while held == false do
         local heard = 1
         if string.sub(look, 1, 1) ~= 'p' then heard = redis.pcall('PUBLISH', ARGV[8] .. other_client, next .. key) end
         if type(heard) == 'table' then
-            -- Not allowed to wake anybody: the lock stays free for the first in line to look.
+            -- Not allowed to wake anybody: the lock stays free for the first in the queue to look.
             redis.call('DEL', key)
             redis.call('HDEL', lives, '@')
-            redis.call('ZADD', line, first[2], other)
+            redis.call('ZADD', queue, first[2], other)
             break
         end
         if heard > 0 then
@@ -93,7 +93,7 @@ while held == false do
         end
     end
 end
-local before = redis.call('ZRANK', line, member)
+local before = redis.call('ZRANK', queue, member)
 score = string.format('%.0f', tonumber(score))
 if held == false then return { before, score, entered } end
 local left = redis.pcall('PTTL', key)

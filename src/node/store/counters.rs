@@ -18,7 +18,7 @@ impl Store {
     ) -> Reply {
         let stored = self.counter(key, now);
         let Some(claimed) = Counter::claimed(stored, owner, fence, micros(now)) else {
-            return Reply::CounterSpent;
+            return Reply::CounterExhausted;
         };
         match self.live(key, now) {
             Some(entry) if entry.value == StoredValue::Owner(owner) => entry.lengthen(ttl, now),

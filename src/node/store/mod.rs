@@ -5,28 +5,28 @@
 //! simulation add those.
 
 mod counters;
-mod line;
+mod queue;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::line::{Ask, Line};
+use self::queue::{Ask, WaitQueue};
 use crate::protocol::fencing::{Carry, Counter};
-use crate::protocol::line::MOST_IN_LINE;
 use crate::protocol::message::{
     ClientId, Extension, Found, Holder, HolderValue, Key, Operation, Owner, Reply,
 };
+use crate::protocol::queue::MOST_IN_LINE;
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
 
-pub use self::line::{LineRecord, WakeUp};
+pub use self::queue::{LineRecord, WakeUp};
 
-/// The keys of one server, the lines for them, and their fencing counters.
+/// The keys of one server, the queues for them, and their fencing counters.
 #[derive(Clone, Debug)]
 pub struct Store {
-    entries: BTreeMap<Key, Entry>,
-    lines: BTreeMap<Key, Line>,
+    entries: BTreeMap<Key, Stored>,
+    queues: BTreeMap<Key, WaitQueue>,
     counters: BTreeMap<Key, Counter<Owner>>,
     /// Who listens on its channel, with how many connections.
     subscribers: BTreeMap<ClientId, usize>,
@@ -39,7 +39,7 @@ impl Default for Store {
     fn default() -> Self {
         Self {
             entries: BTreeMap::new(),
-            lines: BTreeMap::new(),
+            queues: BTreeMap::new(),
             counters: BTreeMap::new(),
             subscribers: BTreeMap::new(),
             may_publish: true,
@@ -50,7 +50,7 @@ impl Default for Store {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct Stored {
     value: StoredValue,
     /// The last millisecond in which the key is there; `None` for ever.
     expires: Option<u64>,
@@ -182,18 +182,18 @@ impl Store {
     /// Forgets everything, as a restart without persistence does.
     pub fn wipe(&mut self) {
         self.entries.clear();
-        self.lines.clear();
+        self.queues.clear();
         self.counters.clear();
     }
 
     fn insert(&mut self, key: &Key, value: StoredValue, ttl: Option<Duration>, now: Instant) {
         let expires = ttl.map(|ttl| millis(now.after(ttl)));
-        self.entries.insert(key.clone(), Entry { value, expires });
+        self.entries.insert(key.clone(), Stored { value, expires });
     }
 
     /// The entry of a key that has not expired. Servers count in whole milliseconds and keep a key through the one
     /// in which it ends.
-    fn live(&mut self, key: &Key, now: Instant) -> Option<&mut Entry> {
+    fn live(&mut self, key: &Key, now: Instant) -> Option<&mut Stored> {
         let expired = self.entries.get(key)?.expires.is_some_and(|expires| millis(now) > expires);
         if expired {
             self.entries.remove(key);
@@ -202,7 +202,7 @@ impl Store {
     }
 }
 
-impl Entry {
+impl Stored {
     fn holder(&self) -> HolderValue {
         match &self.value {
             StoredValue::Owner(owner) => HolderValue::Owner(*owner),

@@ -22,8 +22,8 @@ pub struct Debt {
     pub key: Key,
     /// The owner to be cleared.
     pub owner: Owner,
-    /// Where the node may keep a line: who owes it, and the length of a hand-over.
-    line: Option<(ClientId, Ttl)>,
+    /// Where the node may keep a queue: who owes it, and the length of a hand-over.
+    queue: Option<(ClientId, Ttl)>,
     doubt: Doubt,
     /// When a key of this owner must be gone.
     ends: Instant,
@@ -34,12 +34,12 @@ impl Debt {
     /// last send + TTL + a margin for the clocks' rates and for the way.
     pub fn new(node: NodeId, key: Key, owner: Owner, doubt: Doubt, ttl: Ttl, drift: Drift) -> Self {
         let ends = doubt.lives_until.after(drift.allowance(ttl)).after(MARGIN);
-        Self { node, key, owner, line: None, doubt, ends }
+        Self { node, key, owner, queue: None, doubt, ends }
     }
 
-    /// The same on a node that may keep a line for the key: what settles it also hands over, and leaves the line.
-    pub fn in_line(mut self, client: ClientId, hand_over: Ttl) -> Self {
-        self.line = Some((client, hand_over));
+    /// The same on a node that may keep a queue for the key: what settles it also hands over, and leaves the queue.
+    pub fn in_queue(mut self, client: ClientId, hand_over: Ttl) -> Self {
+        self.queue = Some((client, hand_over));
         self
     }
 
@@ -49,7 +49,7 @@ impl Debt {
     }
 
     /// What an answer to its compare-and-delete leaves of it: nothing where it settles it. Any answer says that the owner
-    /// stands in line no more, and what is still open is a key.
+    /// waits in the queue no more, and what is still open is a key.
     ///
     /// A look that is executed late nevertheless, on a dead connection, may give it the key for the length of a hand-over,
     /// like any vote, or let it enter once more: then it is handed the key in vain, at most once, and its client passes it
@@ -67,7 +67,7 @@ impl Debt {
     /// The command that settles it.
     pub fn operation(&self) -> Operation {
         let (key, owner) = (self.key.clone(), self.owner);
-        match self.line {
+        match self.queue {
             Some((client, hand_over)) => Operation::HandOver { key, owner, client, hand_over },
             None => Operation::Release { key, owner },
         }

@@ -22,7 +22,7 @@ pub struct Doubt {
     written: bool,
     /// When a key from what was sent so far is gone at the latest, if the last of it is executed without delay.
     pub(super) lives_until: Instant,
-    /// Until when the owner may stand in the node's line, and be handed the key, as long as no answer says that it left.
+    /// Until when the owner may stand in the node's queue, and be handed the key, as long as no answer says that it left.
     pub(super) stands_until: Instant,
 }
 
@@ -50,7 +50,7 @@ impl Doubt {
         self.lengthened(now, ttl);
     }
 
-    /// A look was handed to a connection, by which the owner enters the line or stays in it: it may be given the key at once,
+    /// A look was handed to a connection, by which the owner enters the queue or stays in it: it may be given the key at once,
     /// for the length of a hand-over, or be handed it as long as its entry lives.
     pub fn looked(&mut self, connection: ConnectionId, now: Instant, hand_over: Ttl, life: Duration) {
         self.wrote(connection, now, hand_over);
@@ -69,7 +69,7 @@ impl Doubt {
         }
         let unanswered = if connection == self.connection { &mut self.here } else { &mut self.elsewhere };
         *unanswered = unanswered.saturating_sub(1);
-        // Who stands in line may be given the key at any moment until it leaves.
+        // Who waits in the queue may be given the key at any moment until it leaves.
         if matches!(
             reply,
             Reply::Granted | Reply::Fenced(_) | Reply::Uncounted(_) | Reply::Voted | Reply::Queued(_)

@@ -54,14 +54,14 @@ pub struct Settled {
 /// nothing, then wait until [`Ledger::poll_timeout`] or the next reply.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    debts: BTreeMap<DebtId, Entry>,
+    debts: BTreeMap<DebtId, OpenDebt>,
     nodes: BTreeMap<NodeId, NodeDebts>,
     next: u64,
     settled: Settled,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct OpenDebt {
     debt: Debt,
     /// When it is due; `None` while its settlement is in flight.
     due: Option<Instant>,
@@ -88,7 +88,7 @@ impl Ledger {
         node.ends.insert((debt.ends(), id));
         let full = node.ends.len() > MAX_DEBTS_PER_NODE;
         let first_to_end = node.ends.first().map(|(_, id)| *id);
-        self.debts.insert(id, Entry { debt, due: Some(now), repetitions: 0 });
+        self.debts.insert(id, OpenDebt { debt, due: Some(now), repetitions: 0 });
         if let (true, Some(first)) = (full, first_to_end) {
             self.remove(first);
             self.settled.dropped += 1;

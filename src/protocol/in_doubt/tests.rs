@@ -48,7 +48,7 @@ fn not_yours_on_another_connection_settles_nothing() {
     assert!(!doubt.is_settled_by(C1, &Reply::Refused("MISCONF".into())));
 }
 
-/// Who has left the line, as an answer says, owes only for the key that a late look may have brought.
+/// Who has left the queue, as an answer says, owes only for the key that a late look may have brought.
 #[test]
 fn leaving_the_line_shortens_a_debt() {
     let (mut ledger, hand_over) = (Ledger::default(), Ttl::unchecked(Duration::from_millis(500)));
@@ -56,7 +56,7 @@ fn leaving_the_line_shortens_a_debt() {
     doubt.looked(C1, at(0), hand_over, Duration::from_secs(60));
     let owner = Owner::from_bytes([1; 16]);
     let debt = Debt::new(NodeId::new(0), Key::new(*b"k"), owner, doubt, hand_over, Drift::default());
-    let debt = debt.in_line(ClientId::from_bytes([2; 16]), hand_over);
+    let debt = debt.in_queue(ClientId::from_bytes([2; 16]), hand_over);
     ledger.owe(debt, at(10));
     let first = ledger.poll_send(at(10)).unwrap();
     ledger.handle_reply(first.debt, C2, &lost(), at(20));

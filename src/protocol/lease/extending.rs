@@ -1,6 +1,6 @@
 //! Extending a held lease, taking one over from another process, healing, and loss: rule 7.
 
-use super::{End, Event, Failure, Lease, NotExtended, Phase, Request, Terms};
+use super::{End, Event, Failure, Lease, NotExtended, Phase, Purpose, Terms};
 use crate::protocol::in_doubt::Doubt;
 use crate::protocol::message::{Key, Owner, Reply};
 use crate::protocol::quorum::{NodeId, NodeSet};
@@ -20,7 +20,7 @@ impl Lease {
     /// `longest` is the longest life that was ever given to the key.
     pub fn resume(terms: Terms, key: Key, owner: Owner, longest: Ttl, before: Instant, now: Instant) -> Self {
         let mut lease = Self::acquire(terms, key, owner, super::Asking::Claim, now);
-        lease.request = Request::Resume { before };
+        lease.request = Purpose::Resume { before };
         lease.longest = longest.max(terms.ttl);
         lease.doubts.fill(Doubt::named(now, lease.longest));
         lease
@@ -58,7 +58,7 @@ impl Lease {
         match self.phase {
             Phase::Held(validity) if validity.holds_at(now) => {
                 self.longest = self.longest.max(ttl);
-                self.begin(Request::Extend(ttl), now);
+                self.begin(Purpose::Extend(ttl), now);
             }
             Phase::Over(End::Lost | End::TakenOver) => self.lose(NotExtended::Lost),
             _ => self.lose(NotExtended::Expired),
@@ -99,7 +99,7 @@ impl Lease {
         for (index, _) in votes.filter(|(_, vote)| vote.reply == Some(&Reply::Absent)) {
             missing.insert(NodeId::new(index));
         }
-        self.request = Request::Heal(ttl);
+        self.request = Purpose::Heal(ttl);
         self.unsent = missing;
     }
 
@@ -110,8 +110,8 @@ impl Lease {
             return;
         }
         match self.request {
-            Request::Heal(_) if absent => self.unsent.insert(node),
-            Request::Extend(_) if self.round.verdict() == Verdict::OutOfReach && self.is_denied() => {
+            Purpose::Heal(_) if absent => self.unsent.insert(node),
+            Purpose::Extend(_) if self.round.verdict() == Verdict::OutOfReach && self.is_denied() => {
                 self.lose(NotExtended::Lost);
             }
             _ => {}
@@ -133,7 +133,7 @@ impl Lease {
         let end = match (reason, self.phase) {
             (NotExtended::Lost, _) if self.looks_taken_over() => End::TakenOver,
             (NotExtended::Lost, _) => End::Lost,
-            (_, Phase::Held(validity)) if validity.until() >= self.limit => End::HeldOut,
+            (_, Phase::Held(validity)) if validity.until() >= self.limit => End::MaxHoldReached,
             _ => End::Expired,
         };
         if self.end().is_none() {

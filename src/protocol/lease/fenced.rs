@@ -1,6 +1,6 @@
 //! Fenced leases: from the numbers that nodes gave to the token. See [`fencing`](crate::protocol::fencing).
 
-use super::{CallId, Lease, Request};
+use super::{CallId, Lease, Purpose};
 use crate::protocol::fencing::{Carry, Fencing, FencingToken, Retention};
 use crate::protocol::message::{NotSent, Reply};
 use crate::protocol::quorum::NodeId;
@@ -53,10 +53,10 @@ impl Lease {
         }
     }
 
-    /// What the answer to a raise is worth: the lock may be this owner's on a node that granted no claim, by a vote in line
+    /// What the answer to a raise is worth: the lock may be this owner's on a node that granted no claim, by a vote in the queue
     /// that ends long before the validity does.
     pub(super) fn weigh_raise(&self, node: NodeId, reply: Reply) -> Reply {
-        let raising = matches!(self.request, Request::Raise(_)) && reply.is_granted();
+        let raising = matches!(self.request, Purpose::Raise(_)) && reply.is_granted();
         match &self.fencing {
             Some(fencing) if raising && !fencing.has_claimed(node) => Reply::NotSent(NotSent::NeverWritten),
             _ => reply,
@@ -64,7 +64,7 @@ impl Lease {
     }
 
     fn is_numbering(&self, call: CallId) -> bool {
-        let acquiring = matches!(self.request, Request::Acquire(_));
+        let acquiring = matches!(self.request, Purpose::Acquire(_));
         acquiring && call == self.call && self.round.verdict() == Verdict::Pending
     }
 
@@ -85,7 +85,7 @@ impl Lease {
         match self.fresh_validity(now) {
             Ok(_) => {
                 if let Some(carry) = self.carry() {
-                    self.begin(Request::Raise(carry), now);
+                    self.begin(Purpose::Raise(carry), now);
                 }
             }
             Err(exhausted) => self.fail(exhausted),

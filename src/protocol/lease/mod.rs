@@ -29,7 +29,7 @@ use crate::protocol::restart::Standing;
 use crate::protocol::round::{Round, Verdict, Vote};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl, Validity};
-use crate::protocol::wait_queue::rank::{self, Lines};
+use crate::protocol::wait_queue::rank::{self, QueueNodes};
 
 /// What a lease is held to: the numbers of one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +57,7 @@ pub enum Asking {
 
 /// One operation to be handed to one node, now.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Send {
+pub struct ToSend {
     /// Where to.
     pub node: NodeId,
     /// Which call this is: given back with its reply.
@@ -100,7 +100,7 @@ pub enum Failure {
     /// Too few nodes answered.
     Unavailable,
     /// Enough nodes granted, or still may, but too few of them count: the others may have forgotten a lock.
-    Guarded {
+    TooYoung {
         /// When enough of them count, as far as they answered; the end of time where that is not known.
         until: Instant,
     },
@@ -149,14 +149,14 @@ pub enum End {
     /// No quorum carries its owner any more, and most of those that do not, carry another's.
     TakenOver,
     /// It was held for as long as it was to be held at most.
-    HeldOut,
+    MaxHoldReached,
     /// Another process takes it over.
     HandedOn,
 }
 
 /// Which operation the current round carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Request {
+enum Purpose {
     Acquire(Asking),
     /// All nodes that granted are lifted to the highest number among them.
     Raise(Carry),
@@ -186,7 +186,7 @@ pub struct Lease {
     key: Key,
     owner: Owner,
     phase: Phase,
-    request: Request,
+    request: Purpose,
     call: CallId,
     round: Round,
     /// Whom the current request still has to be sent to.
@@ -198,7 +198,7 @@ pub struct Lease {
     /// When it ends even if it is extended.
     limit: Instant,
     /// Where a release hands over.
-    lines: Option<Lines>,
+    queues: Option<QueueNodes>,
     /// The worst round trip of a granting node: what a hand-over has to allow for.
     round_trip: Duration,
     /// The node whose vote stands behind a claim.
@@ -219,7 +219,7 @@ impl Lease {
             key,
             owner,
             phase: Phase::Acquiring,
-            request: Request::Acquire(asking),
+            request: Purpose::Acquire(asking),
             call: CallId(0),
             round: Round::new(terms.quorum, now),
             unsent: terms.quorum.all(),
@@ -227,7 +227,7 @@ impl Lease {
             doubts: PerNode::new(nodes),
             event: None,
             limit: Instant::FAR_FUTURE,
-            lines: None,
+            queues: None,
             round_trip: Duration::ZERO,
             voted_by: None,
             surrenders: false,
@@ -243,9 +243,9 @@ impl Lease {
         self
     }
 
-    /// Tells where the line for the key may be kept. Before the first command is polled.
-    pub fn with_lines(mut self, lines: Lines) -> Self {
-        self.lines = Some(lines);
+    /// Tells where the queue for the key may be kept. Before the first command is polled.
+    pub fn with_lines(mut self, queues: QueueNodes) -> Self {
+        self.queues = Some(queues);
         self
     }
 
@@ -278,7 +278,7 @@ impl Lease {
         self.start_release(now);
     }
 
-    /// Like [`Lease::release`], with nobody left who wants to know: for a dropped future or guard. Nothing is sent
+    /// Like [`Lease::release`], with nobody left who wants to know: for a dropped future or delay. Nothing is sent
     /// twice, so it may be called in any state.
     pub fn abandon(&mut self, now: Instant) {
         if self.end().is_none() {
@@ -289,34 +289,36 @@ impl Lease {
     }
 
     /// The next call to make. Report each with [`Lease::handle_sent`] before the next.
-    pub fn poll_send(&mut self) -> Option<Send> {
+    pub fn poll_send(&mut self) -> Option<ToSend> {
         let node = self.next_unsent()?;
         let (key, owner) = (self.key.clone(), self.owner);
         let (ttl, carry) = (self.terms.ttl, self.carry());
         let operation = match self.request {
-            Request::Acquire(asking) => match self.fencing.as_ref().map(|fencing| fencing.advance()) {
+            Purpose::Acquire(asking) => match self.fencing.as_ref().map(|fencing| fencing.advance()) {
                 None if asking == Asking::Set || self.is_expected_free(node) => {
                     Operation::Set { key, owner, ttl }
                 }
                 fence => Operation::Claim { key, owner, ttl, fence },
             },
-            Request::Raise(carry) => Operation::Raise { key, owner, carry },
-            Request::Resume { .. } => Operation::Extend { key, owner, ttl, carry },
-            Request::Extend(ttl) => Operation::Extend { key, owner, ttl, carry },
-            Request::Heal(ttl) => Operation::Claim { key, owner, ttl, fence: carry.map(Fence::Carry) },
-            Request::Release | Request::Undo => match self.lines.filter(|lines| lines.nodes.contains(node)) {
-                Some(Lines { client, .. }) => {
-                    Operation::HandOver { key, owner, client, hand_over: self.hand_over() }
+            Purpose::Raise(carry) => Operation::Raise { key, owner, carry },
+            Purpose::Resume { .. } => Operation::Extend { key, owner, ttl, carry },
+            Purpose::Extend(ttl) => Operation::Extend { key, owner, ttl, carry },
+            Purpose::Heal(ttl) => Operation::Claim { key, owner, ttl, fence: carry.map(Fence::Carry) },
+            Purpose::Release | Purpose::Undo => {
+                match self.queues.filter(|queues| queues.nodes.contains(node)) {
+                    Some(QueueNodes { client, .. }) => {
+                        Operation::HandOver { key, owner, client, hand_over: self.hand_over() }
+                    }
+                    None => Operation::Release { key, owner },
                 }
-                None => Operation::Release { key, owner },
-            },
+            }
         };
         let (call, debt) = match self.request {
-            Request::Release => (self.call, self.debt(node)),
-            Request::Undo => (UNDO, self.debt(node)),
+            Purpose::Release => (self.call, self.debt(node)),
+            Purpose::Undo => (UNDO, self.debt(node)),
             _ => (self.call, None),
         };
-        Some(Send { node, call, operation, debt })
+        Some(ToSend { node, call, operation, debt })
     }
 
     /// Whether a patient claim is about to ask this node for the first time, which has just been released: a plain set is
@@ -327,9 +329,9 @@ impl Lease {
 
     fn next_unsent(&mut self) -> Option<NodeId> {
         // The order matters where somebody waits: to hand over, and to take over.
-        let ordered = self.voted_by.is_some() || matches!(self.request, Request::Release | Request::Undo);
-        let Some(lines) = self.lines.filter(|_| ordered) else { return self.unsent.pop() };
-        let node = lines.next(self.unsent)?;
+        let ordered = self.voted_by.is_some() || matches!(self.request, Purpose::Release | Purpose::Undo);
+        let Some(queues) = self.queues.filter(|_| ordered) else { return self.unsent.pop() };
+        let node = queues.next(self.unsent)?;
         self.unsent.remove(node);
         Some(node)
     }
@@ -348,11 +350,11 @@ impl Lease {
         };
         let Some(doubt) = self.doubts.get_mut(node.index()) else { return };
         match self.request {
-            Request::Acquire(_) => doubt.wrote(connection, now, self.terms.ttl),
-            Request::Heal(ttl) => doubt.wrote(connection, now, ttl),
-            Request::Resume { .. } => doubt.lengthened(now, self.terms.ttl),
-            Request::Extend(ttl) => doubt.lengthened(now, ttl),
-            Request::Raise(_) | Request::Release | Request::Undo => {}
+            Purpose::Acquire(_) => doubt.wrote(connection, now, self.terms.ttl),
+            Purpose::Heal(ttl) => doubt.wrote(connection, now, ttl),
+            Purpose::Resume { .. } => doubt.lengthened(now, self.terms.ttl),
+            Purpose::Extend(ttl) => doubt.lengthened(now, ttl),
+            Purpose::Raise(_) | Purpose::Release | Purpose::Undo => {}
         }
     }
 
@@ -361,7 +363,7 @@ impl Lease {
     /// is still there.
     pub fn weigh(&self, reply: Reply, creates: bool, standing: Standing) -> Reply {
         // A token, like a lock, must not stand on a node that is another node's double, or that may not count.
-        let weighs = creates || matches!(self.request, Request::Raise(_));
+        let weighs = creates || matches!(self.request, Purpose::Raise(_));
         if weighs { standing.weigh(reply, self.round.started()) } else { reply }
     }
 
@@ -462,7 +464,7 @@ impl Lease {
         &self.round
     }
 
-    fn begin(&mut self, request: Request, now: Instant) {
+    fn begin(&mut self, request: Purpose, now: Instant) {
         self.request = request;
         self.call = CallId((self.call.0 + 1) % UNDO.0);
         self.unsent = self.terms.quorum.all();
@@ -498,19 +500,19 @@ impl Lease {
 
     fn decided(&mut self, now: Instant) {
         match (self.request, self.round.verdict()) {
-            (_, Verdict::Pending) | (Request::Heal(_) | Request::Undo, _) => {}
-            (Request::Acquire(_), Verdict::Reached) if !self.is_agreed() => self.raise(now),
-            (Request::Acquire(_) | Request::Raise(_), Verdict::Reached) => self.acquired(now),
-            (Request::Acquire(_) | Request::Raise(_), Verdict::OutOfReach) => self.fail(self.refusal()),
-            (Request::Resume { before }, Verdict::Reached) => self.resumed(before, now),
-            (Request::Resume { .. }, Verdict::OutOfReach) => {
+            (_, Verdict::Pending) | (Purpose::Heal(_) | Purpose::Undo, _) => {}
+            (Purpose::Acquire(_), Verdict::Reached) if !self.is_agreed() => self.raise(now),
+            (Purpose::Acquire(_) | Purpose::Raise(_), Verdict::Reached) => self.acquired(now),
+            (Purpose::Acquire(_) | Purpose::Raise(_), Verdict::OutOfReach) => self.fail(self.refusal()),
+            (Purpose::Resume { before }, Verdict::Reached) => self.resumed(before, now),
+            (Purpose::Resume { .. }, Verdict::OutOfReach) => {
                 let lost = self.is_denied();
                 self.event =
                     Some(Event::Failed(if lost { Failure::Contended } else { Failure::Unavailable }));
             }
-            (Request::Extend(ttl), Verdict::Reached) => self.extended(ttl, now),
-            (Request::Extend(_), Verdict::OutOfReach) => self.not_extended(now),
-            (Request::Release, verdict) => self.event = Some(Event::Released(self.released(verdict))),
+            (Purpose::Extend(ttl), Verdict::Reached) => self.extended(ttl, now),
+            (Purpose::Extend(_), Verdict::OutOfReach) => self.not_extended(now),
+            (Purpose::Release, verdict) => self.event = Some(Event::Released(self.released(verdict))),
         }
     }
 
@@ -518,9 +520,9 @@ impl Lease {
     fn refusal(&self) -> Failure {
         let round = &self.round;
         match round.guarded_until() {
-            Some(until) if round.is_guarded() => Failure::Guarded { until },
+            Some(until) if round.is_young_only() => Failure::TooYoung { until },
             _ if round.is_contention() => Failure::Contended,
-            Some(until) if round.pending() > 0 => Failure::Guarded { until },
+            Some(until) if round.pending() > 0 => Failure::TooYoung { until },
             _ => Failure::Unavailable,
         }
     }
@@ -562,7 +564,7 @@ impl Lease {
     /// Releases everywhere and keeps the votes of the round that failed, which explain why.
     fn start_undo(&mut self, end: End) {
         self.phase = Phase::Over(end);
-        self.request = Request::Undo;
+        self.request = Purpose::Undo;
         self.unsent = self.written();
     }
 
@@ -572,7 +574,7 @@ impl Lease {
             Phase::Held(_) => End::Released,
             Phase::Over(end) => end,
         });
-        self.begin(Request::Release, now);
+        self.begin(Purpose::Release, now);
         self.unsent = self.written();
         for node in self.terms.quorum.all().filter(|node| !self.unsent.contains(*node)) {
             self.round.record(node, Reply::NotSent(NotSent::NeverWritten), now);
@@ -599,9 +601,9 @@ impl Lease {
             return None;
         }
         let debt = Debt::new(node, self.key.clone(), self.owner, doubt, self.longest, self.terms.drift);
-        let lines = self.lines.filter(|lines| lines.nodes.contains(node));
-        Some(match lines {
-            Some(lines) => debt.in_line(lines.client, self.hand_over()),
+        let queues = self.queues.filter(|queues| queues.nodes.contains(node));
+        Some(match queues {
+            Some(queues) => debt.in_queue(queues.client, self.hand_over()),
             None => debt,
         })
     }

@@ -1,4 +1,4 @@
-//! Asking refusing nodes again within one round: for a claim that a line node's vote stands behind.
+//! Asking refusing nodes again within one round: for a claim that a queue node's vote stands behind.
 //!
 //! The holder before has released everywhere at once, but each node learns it at its own time; and newcomers who are
 //! about to fail hold a minority for a moment. A refusal is therefore not the node's last word for two more round trips.

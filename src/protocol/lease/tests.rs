@@ -32,7 +32,7 @@ fn lease(nodes: usize) -> Lease {
 }
 
 /// Takes all sends, each admitted on connection 1.
-fn drain(lease: &mut Lease, now: Instant) -> Vec<Send> {
+fn drain(lease: &mut Lease, now: Instant) -> Vec<ToSend> {
     let mut sends = Vec::new();
     while let Some(send) = lease.poll_send() {
         lease.handle_sent(send.node, send.call, Ok(C1), now);
@@ -41,7 +41,7 @@ fn drain(lease: &mut Lease, now: Instant) -> Vec<Send> {
     sends
 }
 
-fn answer(lease: &mut Lease, send: &Send, reply: Reply, now: Instant) {
+fn answer(lease: &mut Lease, send: &ToSend, reply: Reply, now: Instant) {
     lease.handle_reply(send.node, send.call, send.operation.creates(), C1, reply, now);
 }
 
@@ -60,14 +60,14 @@ fn held_lease(nodes: usize) -> Lease {
 }
 
 /// The same with an extension under way since `now`, and what it sent.
-fn extending(nodes: usize, now: Instant) -> (Lease, Vec<Send>) {
+fn extending(nodes: usize, now: Instant) -> (Lease, Vec<ToSend>) {
     let mut lease = held_lease(nodes);
     lease.extend(ttl(10_000), now);
     let sends = drain(&mut lease, now);
     (lease, sends)
 }
 
-fn names(sends: &[Send]) -> Vec<(usize, &'static str)> {
+fn names(sends: &[ToSend]) -> Vec<(usize, &'static str)> {
     sends.iter().map(|send| (send.node.index(), send.operation.name())).collect()
 }
 
@@ -345,11 +345,11 @@ fn maximum_hold_caps_every_validity() {
 
     lease.extend(ttl(10_000), at(12_000));
     assert_eq!(lease.poll_event(), Some(Event::NotExtended(NotExtended::Expired)));
-    assert_eq!(lease.end(), Some(End::HeldOut));
+    assert_eq!(lease.end(), Some(End::MaxHoldReached));
     assert!(drain(&mut lease, at(12_000)).iter().all(|send| send.operation.releases()));
 }
 
-fn resumed(before: Instant, now: Instant) -> (Lease, Vec<Send>) {
+fn resumed(before: Instant, now: Instant) -> (Lease, Vec<ToSend>) {
     let owner = Owner::from_bytes([7; 16]);
     let mut lease = Lease::resume(terms(3), Key::new(*b"k"), owner, ttl(20_000), before, now);
     let sends = drain(&mut lease, now);
@@ -432,7 +432,7 @@ fn guarded_grants_do_not_count_and_are_undone() {
         answer(&mut lease, send, reply, at(1));
     }
 
-    assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Guarded { until: at(100) })));
+    assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::TooYoung { until: at(100) })));
     assert_eq!(drain(&mut lease, at(1)).len(), 3, "released on each of them");
 }
 
@@ -449,16 +449,16 @@ fn guarded_nodes_count_for_extensions() {
     assert!(matches!(lease.poll_event(), Some(Event::Extended(_))));
 }
 
-/// What stands in the way: the restart guard, where the guarded would be enough; contention, where those who refused would be;
-/// the guard again, while answers are missing that may make it so; else an outage.
+/// What stands in the way: the restart delay, where the young would be enough; contention, where those who refused would be;
+/// the delay again, while answers are missing that may make it so; else an outage.
 #[test]
 fn refusals_name_what_stands_in_the_way() {
     let (granted, unknown) = (Reply::Granted, Reply::Unknown(Unknown::ConnectionLost("gone".into())));
-    let guarded = |until: u64| Reply::Uncounted(Uncounted::Guarded { until: at(until) });
+    let young = |until: u64| Reply::Uncounted(Uncounted::TooYoung { until: at(until) });
     let cases: [(&[Reply], Failure); 5] = [
-        (&[granted.clone(), guarded(70), guarded(90), unknown.clone()], Failure::Guarded { until: at(90) }),
-        (&[held(), held(), guarded(70), granted.clone(), held()], Failure::Contended),
-        (&[unknown.clone(), guarded(70), unknown.clone()], Failure::Guarded { until: at(70) }),
+        (&[granted.clone(), young(70), young(90), unknown.clone()], Failure::TooYoung { until: at(90) }),
+        (&[held(), held(), young(70), granted.clone(), held()], Failure::Contended),
+        (&[unknown.clone(), young(70), unknown.clone()], Failure::TooYoung { until: at(70) }),
         (&[unknown.clone(), unknown.clone(), unknown.clone()], Failure::Unavailable),
         (&[unknown.clone(), unknown, held()], Failure::Contended),
     ];
@@ -473,7 +473,7 @@ fn refusals_name_what_stands_in_the_way() {
     // Nobody answers any more who could make it enough.
     let mut lease = lease(5);
     let sends = drain(&mut lease, at(0));
-    answer(&mut lease, &sends[0], guarded(70), at(1));
+    answer(&mut lease, &sends[0], young(70), at(1));
     lease.handle_timeout(at(200));
     assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Unavailable)));
 }

@@ -90,7 +90,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// A client as the lines on the nodes know it: the 16 bytes of a uuid, the same on all nodes and for all its
+/// A client as the queues on the nodes know it: the 16 bytes of a uuid, the same on all nodes and for all its
 /// connections. It names the channel on which the client is woken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClientId([u8; 16]);

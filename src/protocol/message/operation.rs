@@ -97,14 +97,14 @@ pub enum Operation {
         /// The leases.
         extensions: Extensions,
     },
-    /// Delete the key if it carries this owner: on a node that keeps no line for the key.
+    /// Delete the key if it carries this owner: on a node that keeps no queue for the key.
     Release {
         /// The key.
         key: Key,
         /// The value it must carry.
         owner: Owner,
     },
-    /// The release on a node that may keep a line for the key: takes the owner's entry out of the line, and if the key
+    /// The release on a node that may keep a queue for the key: takes the owner's entry out of the queue, and if the key
     /// carries this owner or is absent, gives it to the first live waiter; without one, deletes it.
     HandOver {
         /// The key.
@@ -116,12 +116,12 @@ pub enum Operation {
         /// The life of the vote that the next waiter gets, in which it has to claim.
         hand_over: Ttl,
     },
-    /// Stand in the line for the key, or look again. With the key free and nobody live before it, the owner gets the
+    /// Stand in the queue for the key, or look again. With the key free and nobody live before it, the owner gets the
     /// node's vote for the length of a hand-over.
     Queue {
         /// The key.
         key: Key,
-        /// The owner that stands in line.
+        /// The owner that waits in the queue.
         owner: Owner,
         /// Whose owner it is.
         client: ClientId,

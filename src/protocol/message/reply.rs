@@ -22,23 +22,23 @@ pub enum Reply {
     /// The node did what was asked, but its grant does not count in this round.
     Uncounted(Uncounted),
     /// The key's fencing counter is at its end, or what stands in its place is none (fenced claim); nothing was changed.
-    CounterSpent,
+    CounterExhausted,
     /// The key carries somebody else's value; nothing was changed.
     Held(Holder),
     /// There is no such key (extend, release).
     Absent,
     /// The key is absent or somebody else's; the server did not say which (native compare-and-delete).
     NotOurs,
-    /// The key was given to the first in line in this owner's place (hand over): as good as deleted.
+    /// The key was given to the first in the queue in this owner's place (hand over): as good as deleted.
     HandedOver,
     /// The node's vote for the length of a hand-over (queue). Never counted as a grant: it must be claimed (rule 1).
     Voted,
     /// What became of each lease, in the order of the request (extend all).
     Each(Arc<[Reply]>),
-    /// In line (queue).
+    /// In queue (queue).
     Queued(Place),
-    /// Too many stand in line already (queue).
-    LineFull,
+    /// Too many wait in the queue already (queue).
+    QueueFull,
     /// What there is (inspect).
     Found(Found),
     /// The server said no *before* executing.
@@ -75,7 +75,7 @@ impl Reply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Uncounted {
     /// The node may have forgotten a lock that is still held, until then at the latest.
-    Guarded {
+    TooYoung {
         /// From then on it counts; the end of time where that is not known.
         until: Instant,
     },
@@ -85,7 +85,7 @@ pub enum Uncounted {
     SameServer(NodeId),
 }
 
-/// A place in the line for a key, as its node tells it.
+/// A place in the queue for a key, as its node tells it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
     /// How many stand before, the dead included that nobody has noticed yet.
@@ -103,11 +103,11 @@ pub struct Place {
 pub struct Found {
     /// Who holds it, and how much longer.
     pub holder: Option<Holder>,
-    /// How many wait in line.
+    /// How many wait in the queue.
     pub waiting: u32,
 }
 
-/// What a server or the network said, fit to be shown: one line of bounded length, without secrets. It may repeat the
+/// What a server or the network said, fit to be shown: one queue of bounded length, without secrets. It may repeat the
 /// key and the owner, which servers quote in some errors.
 pub type ServerMessage = Arc<str>;
 

@@ -1,4 +1,4 @@
-//! The restart guard: how old a node's memory is, and what its grants are worth while it may have forgotten a lock.
+//! The restart delay: how old a node's memory is, and what its grants are worth while it may have forgotten a lock.
 //!
 //! A node that lost its memory may grant a lock that somebody else still holds. So its grants do not count in acquire
 //! rounds until every lock that it may have forgotten has ended: until its *memory age*, the time since which it has
@@ -19,17 +19,17 @@ const UPTIME_ROUNDING: Duration = Duration::from_secs(1);
 /// A node's clock that gained or lost more than this between two readings, beyond drift, was set.
 const CLOCK_JUMP: Duration = Duration::from_secs(1);
 
-/// How old a node's memory must be for its grants to count: guard × (1 + drift) + 2 ms.
+/// How old a node's memory must be for its grants to count: delay × (1 + drift) + 2 ms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RestartGuard {
+pub struct RestartDelay {
     least: Duration,
     drift: Drift,
 }
 
-impl RestartGuard {
-    /// `guard` is the longest TTL that anybody uses on these nodes.
-    pub fn new(guard: Ttl, drift: Drift) -> Self {
-        Self { least: guard.duration().saturating_add(drift.allowance(guard)), drift }
+impl RestartDelay {
+    /// `delay` is the longest TTL that anybody uses on these nodes.
+    pub fn new(delay: Ttl, drift: Drift) -> Self {
+        Self { least: delay.duration().saturating_add(drift.allowance(delay)), drift }
     }
 
     /// The least memory age of a node that counts.
@@ -121,7 +121,7 @@ impl Reading {
 
 /// Why a node's grants do not count for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cause {
+pub enum Evidence {
     /// It has not been running for long.
     Young,
     /// Its marker is young.
@@ -140,7 +140,7 @@ pub enum Cause {
     ClockSet,
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Young => "it has not been running for long",
@@ -162,7 +162,7 @@ impl fmt::Display for Cause {
 /// the node writes every change to disk before it answers and still has its marker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
-    guard: Option<RestartGuard>,
+    delay: Option<RestartDelay>,
     from: Instant,
     unmarked: bool,
     run: Option<Run>,
@@ -174,19 +174,19 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Nothing known yet. Without a guard, every memory is old enough.
-    pub fn new(guard: Option<RestartGuard>) -> Self {
-        Self { guard, ..Self::default() }
+    /// Nothing known yet. Without a delay, every memory is old enough.
+    pub fn new(delay: Option<RestartDelay>) -> Self {
+        Self { delay, ..Self::default() }
     }
 
     /// Takes in what the node told. Returns why its grants count later than before, where they do.
-    pub fn handle_reading(&mut self, reading: &Reading) -> Option<Cause> {
-        let mut doubts = Doubts { least: None, cause: Cause::Restarted };
+    pub fn handle_reading(&mut self, reading: &Reading) -> Option<Evidence> {
+        let mut doubts = Doubts { least: None, cause: Evidence::Restarted };
         let same_marker = self.judge_marker(reading, &mut doubts);
         self.judge_run(reading, same_marker, &mut doubts);
         self.judge_clock(reading, &mut doubts);
-        let (guard, age) = (self.guard?, doubts.least?);
-        let from = reading.received.after(guard.least.saturating_sub(age));
+        let (delay, age) = (self.delay?, doubts.least?);
+        let from = reading.received.after(delay.least.saturating_sub(age));
         let later = from > self.from && from > reading.received;
         self.from = self.from.max(from);
         later.then_some(doubts.cause)
@@ -201,7 +201,7 @@ impl Memory {
             }
             (known, MarkerSeen::Absent) => {
                 if known.is_some() {
-                    doubts.add(Duration::ZERO, Cause::MarkerLost);
+                    doubts.add(Duration::ZERO, Evidence::MarkerLost);
                 }
                 // What follows is judged by its date, and by the moment at which this one was found missing.
                 self.marker = None;
@@ -213,14 +213,14 @@ impl Memory {
                 true
             }
             (Some(_), MarkerSeen::Found(marker)) => {
-                doubts.add(Duration::ZERO, Cause::MarkerChanged);
+                doubts.add(Duration::ZERO, Evidence::MarkerChanged);
                 self.marker = Some(marker);
                 false
             }
             (None, MarkerSeen::Found(marker)) => {
                 // A marker from the node's future, whose clock was put back, dates nothing: then own time counts.
                 let age = reading.time.unwrap_or(0).saturating_sub(marker.since);
-                doubts.add(Duration::from_micros(age), Cause::MarkedLately);
+                doubts.add(Duration::from_micros(age), Evidence::MarkedLately);
                 self.marker = Some(marker);
                 !std::mem::replace(&mut self.unmarked, false)
             }
@@ -239,19 +239,19 @@ impl Memory {
             remembered = restarted && remembers;
             let dated = run.id.is_some() && run.uptime.is_some();
             if restarted && !remembers {
-                doubts.add(Duration::ZERO, Cause::Restarted);
+                doubts.add(Duration::ZERO, Evidence::Restarted);
             }
             if !remembers && !dated {
-                doubts.add(Duration::ZERO, Cause::Undated);
+                doubts.add(Duration::ZERO, Evidence::Undated);
             } else if let (Some(uptime), false) = (run.uptime, remembers) {
-                doubts.add(uptime.saturating_sub(UPTIME_ROUNDING), Cause::Young);
+                doubts.add(uptime.saturating_sub(UPTIME_ROUNDING), Evidence::Young);
             }
         }
         // A restart alone begins another replication history.
         let other_history = changed(self.replication, reading.replication) && !remembered;
         let other_role = self.role.is_some() && reading.role.is_some() && self.role != reading.role;
         if other_history || other_role {
-            doubts.add(Duration::ZERO, Cause::RoleChanged);
+            doubts.add(Duration::ZERO, Evidence::RoleChanged);
         }
         self.replication = reading.replication.or(self.replication);
         self.role = reading.role.or(self.role);
@@ -260,15 +260,15 @@ impl Memory {
     fn judge_clock(&mut self, reading: &Reading, doubts: &mut Doubts) {
         let Some(time) = reading.time else { return };
         let before = self.time.replace((time, reading.sent, reading.received));
-        let (Some((earlier, sent, received)), Some(guard)) = (before, self.guard) else { return };
+        let (Some((earlier, sent, received)), Some(delay)) = (before, self.delay) else { return };
         let (shortest, longest) = (reading.sent.since(received), reading.received.since(sent));
-        let tolerance = CLOCK_JUMP.saturating_add(guard.drift.share(longest));
+        let tolerance = CLOCK_JUMP.saturating_add(delay.drift.share(longest));
         let micros = |duration: Duration| i128::try_from(duration.as_micros()).unwrap_or(i128::MAX);
         let went = i128::from(time) - i128::from(earlier);
         let ahead = went > micros(longest.saturating_add(tolerance));
         let behind = went < micros(shortest) - micros(tolerance);
         if ahead || behind {
-            doubts.add(Duration::ZERO, Cause::ClockSet);
+            doubts.add(Duration::ZERO, Evidence::ClockSet);
         }
     }
 
@@ -277,7 +277,7 @@ impl Memory {
         if self.role == Some(Role::Replica) {
             return Standing::Replica;
         }
-        let unmarked = self.unmarked && self.guard.is_some();
+        let unmarked = self.unmarked && self.delay.is_some();
         Standing::CountsFrom(if unmarked { Instant::FAR_FUTURE } else { self.from })
     }
 }
@@ -285,11 +285,11 @@ impl Memory {
 /// The least age that the evidence of one reading allows for, and which evidence that is.
 struct Doubts {
     least: Option<Duration>,
-    cause: Cause,
+    cause: Evidence,
 }
 
 impl Doubts {
-    fn add(&mut self, age: Duration, cause: Cause) {
+    fn add(&mut self, age: Duration, cause: Evidence) {
         if self.least.is_none_or(|least| age < least) {
             (self.least, self.cause) = (Some(age), cause);
         }
@@ -316,7 +316,7 @@ impl Standing {
     pub fn objection(self, started: Instant) -> Option<Uncounted> {
         match self {
             Self::CountsFrom(from) if from <= started => None,
-            Self::CountsFrom(until) => Some(Uncounted::Guarded { until }),
+            Self::CountsFrom(until) => Some(Uncounted::TooYoung { until }),
             Self::Replica => Some(Uncounted::Replica),
             Self::SameAs(node) => Some(Uncounted::SameServer(node)),
         }

@@ -4,9 +4,9 @@ use crate::protocol::message::{Holder, Reply, Uncounted};
 const GUARD: Duration = Duration::from_millis(10_102);
 const LONG: Duration = Duration::from_secs(86_400);
 
-fn guard() -> RestartGuard {
+fn delay() -> RestartDelay {
     let ttl = Ttl::new(Duration::from_secs(10), Drift::default(), Duration::from_secs(10)).unwrap();
-    RestartGuard::new(ttl, Drift::default())
+    RestartDelay::new(ttl, Drift::default())
 }
 
 fn at(millis: u64) -> Instant {
@@ -36,32 +36,32 @@ fn connect(millis: u64, run: &[u8], uptime: Duration, durable: bool) -> Reading 
 }
 
 fn known(durable: bool) -> Memory {
-    let mut memory = Memory::new(Some(guard()));
+    let mut memory = Memory::new(Some(delay()));
     assert_eq!(memory.handle_reading(&connect(0, b"run", LONG, durable)), None);
     assert_eq!(memory.standing().objection(at(0)), None);
     memory
 }
 
-fn guarded(until: Instant) -> Option<Uncounted> {
-    Some(Uncounted::Guarded { until })
+fn young(until: Instant) -> Option<Uncounted> {
+    Some(Uncounted::TooYoung { until })
 }
 
-/// The least memory age is guard × (1 + drift) + 2 ms, and counts at exactly that.
+/// The least memory age is delay × (1 + drift) + 2 ms, and counts at exactly that.
 #[test]
 fn the_guard_is_the_longest_ttl_with_its_drift() {
-    assert_eq!(guard().least(), GUARD);
+    assert_eq!(delay().least(), GUARD);
     let standing = Standing::CountsFrom(at(10));
-    assert_eq!(standing.objection(at(9)), guarded(at(10)));
+    assert_eq!(standing.objection(at(9)), young(at(10)));
     assert_eq!(standing.objection(at(10)), None);
 }
 
 /// Uptime counts less a second, which is how servers round it.
 #[test]
 fn a_young_node_is_guarded_for_what_its_uptime_lacks() {
-    let mut memory = Memory::new(Some(guard()));
+    let mut memory = Memory::new(Some(delay()));
     let young = connect(0, b"run", Duration::from_secs(4), false);
 
-    assert_eq!(memory.handle_reading(&young), Some(Cause::Young));
+    assert_eq!(memory.handle_reading(&young), Some(Evidence::Young));
     assert_eq!(memory.standing(), Standing::CountsFrom(at(10_102 - 3_000)));
     // Own time goes on, and later looks do not start it anew.
     assert_eq!(memory.handle_reading(&look(5_000)), None);
@@ -73,10 +73,10 @@ fn a_young_node_is_guarded_for_what_its_uptime_lacks() {
 #[test]
 fn the_marker_dates_the_memory() {
     for (since, from) in [(LONG - Duration::from_secs(4), 6_102), (2 * LONG, 10_102)] {
-        let mut memory = Memory::new(Some(guard()));
+        let mut memory = Memory::new(Some(delay()));
         let found = Reading { marker: marker(b"marker", since), ..connect(0, b"run", LONG, true) };
 
-        assert_eq!(memory.handle_reading(&found), Some(Cause::MarkedLately));
+        assert_eq!(memory.handle_reading(&found), Some(Evidence::MarkedLately));
         assert_eq!(memory.standing(), Standing::CountsFrom(at(from)));
         let again = Reading { marker: marker(b"marker", since), ..look(5_000) };
         assert_eq!(memory.handle_reading(&again), None);
@@ -93,14 +93,14 @@ fn changes_start_the_guard() {
         reading
     };
     let cases = [
-        (connect(20_000, b"other", LONG, false), Cause::Restarted),
-        (with(|look| look.replication = Some(Id::of(b"other"))), Cause::RoleChanged),
-        (with(|look| look.marker = MarkerSeen::Absent), Cause::MarkerLost),
-        (with(|look| look.marker = marker(b"other", Duration::ZERO)), Cause::MarkerChanged),
-        (with(|look| look.time = look.time.map(|time| time + 1_300_000)), Cause::ClockSet),
-        (with(|look| look.time = look.time.map(|time| time - 1_300_000)), Cause::ClockSet),
-        (with(|look| look.time = Some(0)), Cause::ClockSet),
-        (with(|look| look.run = Some(Run::default())), Cause::Undated),
+        (connect(20_000, b"other", LONG, false), Evidence::Restarted),
+        (with(|look| look.replication = Some(Id::of(b"other"))), Evidence::RoleChanged),
+        (with(|look| look.marker = MarkerSeen::Absent), Evidence::MarkerLost),
+        (with(|look| look.marker = marker(b"other", Duration::ZERO)), Evidence::MarkerChanged),
+        (with(|look| look.time = look.time.map(|time| time + 1_300_000)), Evidence::ClockSet),
+        (with(|look| look.time = look.time.map(|time| time - 1_300_000)), Evidence::ClockSet),
+        (with(|look| look.time = Some(0)), Evidence::ClockSet),
+        (with(|look| look.run = Some(Run::default())), Evidence::Undated),
     ];
     for (reading, cause) in cases {
         let mut memory = known(false);
@@ -118,7 +118,7 @@ fn changes_start_the_guard() {
 /// Without a marker nothing dates the memory; the date of the one that is set then does.
 #[test]
 fn an_unmarked_node_waits_for_its_marker() {
-    let mut memory = Memory::new(Some(guard()));
+    let mut memory = Memory::new(Some(delay()));
     let unmarked = Reading { marker: MarkerSeen::Absent, ..connect(0, b"run", LONG, true) };
     memory.handle_reading(&unmarked);
     assert_eq!(memory.standing(), Standing::CountsFrom(Instant::FAR_FUTURE));
@@ -128,11 +128,11 @@ fn an_unmarked_node_waits_for_its_marker() {
     assert_eq!(adopted.standing().objection(at(1)), None, "dated back to the start of the server");
 
     let now = Reading { marker: marker(b"marker", LONG + Duration::from_millis(1)), ..look(1) };
-    assert_eq!(memory.handle_reading(&now), Some(Cause::MarkedLately));
+    assert_eq!(memory.handle_reading(&now), Some(Evidence::MarkedLately));
     assert_eq!(memory.standing(), Standing::CountsFrom(at(10_103)));
 
     // Nobody may set one: the rest of the evidence has to do.
-    let mut memory = Memory::new(Some(guard()));
+    let mut memory = Memory::new(Some(delay()));
     memory.handle_reading(&Reading { marker: MarkerSeen::Absent, ..connect(0, b"run", LONG, false) });
     memory.handle_reading(&Reading { marker: MarkerSeen::Unread, ..look(1) });
     assert_eq!(memory.standing().objection(at(1)), None);
@@ -147,23 +147,23 @@ fn a_node_that_writes_before_it_answers_remembers() {
     assert_eq!(known(true).handle_reading(&restarted), None);
 
     // So it is where the client comes after the restart.
-    let mut fresh = Memory::new(Some(guard()));
+    let mut fresh = Memory::new(Some(delay()));
     assert_eq!(fresh.handle_reading(&connect(0, b"run", young, true)), None);
 
     // But not with a marker that is another or gone, nor where one of the runs did not write so.
     let mut lost = restarted;
     lost.marker = MarkerSeen::Absent;
-    assert_eq!(known(true).handle_reading(&lost), Some(Cause::MarkerLost));
-    assert_eq!(known(false).handle_reading(&restarted), Some(Cause::Restarted));
+    assert_eq!(known(true).handle_reading(&lost), Some(Evidence::MarkerLost));
+    assert_eq!(known(false).handle_reading(&restarted), Some(Evidence::Restarted));
     let lax = connect(20_000, b"other", young, false);
-    assert_eq!(known(true).handle_reading(&lax), Some(Cause::Restarted));
+    assert_eq!(known(true).handle_reading(&lax), Some(Evidence::Restarted));
     // A promotion is none of its disk's business.
     let mut promoted = known(true);
     promoted.handle_reading(&Reading { role: Some(Role::Replica), ..look(10_000) });
-    assert_eq!(promoted.handle_reading(&look(20_000)), Some(Cause::RoleChanged));
+    assert_eq!(promoted.handle_reading(&look(20_000)), Some(Evidence::RoleChanged));
 }
 
-/// A replica does not count; once promoted it is guarded from when that was noticed.
+/// A replica does not count; once promoted it is too young from when that was noticed.
 #[test]
 fn replicas_do_not_count() {
     let mut memory = known(false);
@@ -174,7 +174,7 @@ fn replicas_do_not_count() {
     assert_eq!(memory.standing(), Standing::CountsFrom(at(2_000 + 10_102)));
 }
 
-/// Switched off, nothing is guarded; replicas do not count all the same.
+/// Switched off, nothing is too young; replicas do not count all the same.
 #[test]
 fn without_a_guard_every_memory_is_old_enough() {
     let mut memory = Memory::new(None);
@@ -190,7 +190,7 @@ fn without_a_guard_every_memory_is_old_enough() {
 #[test]
 fn only_grants_are_weighed() {
     let standing = Standing::CountsFrom(at(1));
-    assert_eq!(standing.weigh(Reply::Granted, at(0)), Reply::Uncounted(Uncounted::Guarded { until: at(1) }));
+    assert_eq!(standing.weigh(Reply::Granted, at(0)), Reply::Uncounted(Uncounted::TooYoung { until: at(1) }));
     assert_eq!(standing.weigh(Reply::Granted, at(1)), Reply::Granted);
     let held = Reply::Held(Holder::UNNAMED);
     assert_eq!(standing.weigh(held.clone(), at(0)), held);
@@ -203,9 +203,9 @@ fn only_grants_are_weighed() {
 fn clocks_may_be_off_by_a_second_and_their_drift() {
     for (micros, cause) in [
         (1_200_000, None),
-        (1_200_001, Some(Cause::ClockSet)),
+        (1_200_001, Some(Evidence::ClockSet)),
         (-1_200_000, None),
-        (-1_200_001, Some(Cause::ClockSet)),
+        (-1_200_001, Some(Evidence::ClockSet)),
     ] {
         let look = look(20_000);
         let off = Reading { time: look.time.and_then(|time| time.checked_add_signed(micros)), ..look };
@@ -218,19 +218,19 @@ fn clocks_may_be_off_by_a_second_and_their_drift() {
 #[test]
 fn half_a_run_proves_nothing() {
     let run = Some(Run { id: Some(Id::of(b"run")), uptime: None, durable: false });
-    let mut memory = Memory::new(Some(guard()));
-    assert_eq!(memory.handle_reading(&Reading { run, ..look(0) }), Some(Cause::Undated));
+    let mut memory = Memory::new(Some(delay()));
+    assert_eq!(memory.handle_reading(&Reading { run, ..look(0) }), Some(Evidence::Undated));
 
     let other = Reading { replication: Some(Id::of(b"other")), ..connect(20_000, b"run", LONG, true) };
-    assert_eq!(known(true).handle_reading(&other), Some(Cause::RoleChanged));
+    assert_eq!(known(true).handle_reading(&other), Some(Evidence::RoleChanged));
 }
 
 /// What was told once is not told again where another reading says the same.
 #[test]
 fn the_same_evidence_is_no_news() {
-    let mut memory = Memory::new(Some(guard()));
+    let mut memory = Memory::new(Some(delay()));
     let young = |millis| connect(millis, b"run", Duration::from_millis(4_000 + millis), false);
-    assert_eq!(memory.handle_reading(&young(0)), Some(Cause::Young));
+    assert_eq!(memory.handle_reading(&young(0)), Some(Evidence::Young));
     assert_eq!(memory.handle_reading(&young(1_000)), None);
     assert_eq!(memory.standing(), Standing::CountsFrom(at(7_102)));
 }

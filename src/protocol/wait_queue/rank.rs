@@ -1,12 +1,12 @@
-//! The line for a key: which node keeps it, and how one waiter behaves in it.
+//! The queue for a key: which node keeps it, and how one waiter behaves in it.
 //!
-//! All of this is advice. Safety rests on the lease alone: whatever a line node says, a lock is held only by a quorum of
+//! All of this is advice. Safety rests on the lease alone: whatever a queue node says, a lock is held only by a quorum of
 //! claims under an owner that was never released.
 //!
 //! | part | what it knows |
 //! | --- | --- |
-//! | [`rank`] | which nodes keep the line for a key, the best first: the same for all clients |
-//! | [`Lines`] | what a lease has to know of the line, to hand over when it ends |
+//! | [`rank`] | which nodes keep the queue for a key, the best first: the same for all clients |
+//! | [`QueueNodes`] | what a lease has to know of the queue, to hand over when it ends |
 //! | [`crate::protocol::wait_queue::waiter`] | one waiter: entering, being woken, claiming, leaving |
 
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::protocol::message::ClientId;
 use crate::protocol::quorum::{NodeId, NodeSet, Quorum};
 use crate::protocol::validity::Ttl;
 
-/// How long an entry lives on its node after the last look of anybody: the line's keys expire then.
-pub const LINE_LIFE: Duration = Duration::from_secs(60);
+/// How long an entry lives on its node after the last look of anybody: the queue's keys expire then.
+pub const QUEUE_LIFE: Duration = Duration::from_secs(60);
 
 /// A client that has not looked for so long is skipped at a hand-over.
 pub const SILENT_AFTER: Duration = Duration::from_secs(3);
 
-/// Most who stand in the line for one key. At 150 bytes each, a line costs its node 15 MB at most.
+/// Most who stand in the queue for one key. At 150 bytes each, a queue costs its node 15 MB at most.
 pub const MOST_IN_LINE: u64 = 100_000;
 
 /// What names a node for all clients alike, however each spells its address: a hash of its marker.
@@ -59,8 +59,8 @@ fn mix(mut hash: u64) -> u64 {
     hash ^ (hash >> 31)
 }
 
-/// The nodes that may keep the line for `key`, the best first: those with the highest hash of key and name (rendezvous
-/// hashing, so that a node that goes or comes moves no other key's line).
+/// The nodes that may keep the queue for `key`, the best first: those with the highest hash of key and name (rendezvous
+/// hashing, so that a node that goes or comes moves no other key's queue).
 ///
 /// Only the N − Q + 1 best can be needed: with a quorum up, one of them is. A node whose name is not known yet may be
 /// any of them, and is added at the end.
@@ -115,7 +115,7 @@ impl Ranks {
     }
 
     /// What a lease of `client` has to know of them.
-    pub fn lines(&self, client: ClientId, quorum: Quorum) -> Lines {
+    pub fn queues(&self, client: ClientId, quorum: Quorum) -> QueueNodes {
         let best = self.as_slice().first().copied().unwrap_or(NodeId::new(0));
         let mut early = NodeSet::EMPTY;
         let others = self.as_slice().iter().copied().chain(quorum.all());
@@ -124,7 +124,7 @@ impl Ranks {
                 early.insert(node);
             }
         }
-        Lines { client, nodes: self.set(), best, early }
+        QueueNodes { client, nodes: self.set(), best, early }
     }
 
     /// The nodes as a set.
@@ -135,12 +135,12 @@ impl Ranks {
     }
 }
 
-/// What a lease has to know of the line for its key.
+/// What a lease has to know of the queue for its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lines {
+pub struct QueueNodes {
     /// Whose lease it is.
     pub client: ClientId,
-    /// The nodes that may keep a line for the key: there, a release hands over.
+    /// The nodes that may keep a queue for the key: there, a release hands over.
     pub nodes: NodeSet,
     /// The best of them.
     pub best: NodeId,
@@ -149,7 +149,7 @@ pub struct Lines {
     pub early: NodeSet,
 }
 
-impl Lines {
+impl QueueNodes {
     /// The node of `unsent` that is told first: a quorum that ends with the best, and then the others. Were the best told
     /// last, the next holder would be woken by so much later; were it told first, its claims would often come before
     /// the releases. Claims go in the same order.
@@ -179,7 +179,7 @@ mod tests {
         ranks.as_slice().iter().map(|node| node.index()).collect()
     }
 
-    /// Clients of any version agree on the line's node: the hash is what it has always been.
+    /// Clients of any version agree on the queue's node: the hash is what it has always been.
     #[test]
     fn ranking_is_stable_for_ever() {
         assert_eq!(fnv(b""), 0xcbf2_9ce4_8422_2325);
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// Lines spread over the nodes, and with a quorum up one that may keep the line is up.
+    /// QueueNodes spread over the nodes, and with a quorum up one that may keep the queue is up.
     #[test]
     fn lines_spread_and_one_is_always_up() {
         let names = names(5);
@@ -231,16 +231,16 @@ mod tests {
         for nodes in 1..=7 {
             let quorum = Quorum::of(nodes).unwrap();
             let ranks = rank(b"k", &names(nodes), quorum);
-            let lines = ranks.lines(ClientId::from_bytes([7; 16]), quorum);
+            let queues = ranks.queues(ClientId::from_bytes([7; 16]), quorum);
             let mut unsent = quorum.all();
             let order: Vec<_> = std::iter::from_fn(|| {
-                let node = lines.next(unsent)?;
+                let node = queues.next(unsent)?;
                 unsent.remove(node);
                 Some(node)
             })
             .collect();
             assert_eq!(order.len(), nodes);
-            assert_eq!(order[quorum.needed() - 1], lines.best);
+            assert_eq!(order[quorum.needed() - 1], queues.best);
             assert!(
                 ranks
                     .as_slice()
@@ -267,16 +267,16 @@ mod tests {
         assert_eq!((name.to_bits(), NodeName::from_bits(0).to_bits()), (mix(fnv(b"marker-1")), 1));
     }
 
-    /// Lines may be kept at the best nodes, and nowhere else.
+    /// QueueNodes may be kept at the best nodes, and nowhere else.
     #[test]
     fn lines_are_kept_at_the_best() {
         let quorum = Quorum::of(5).unwrap();
         let ranks = rank(b"invoice:4711", &names(5), quorum);
-        let lines = ranks.lines(ClientId::default(), quorum);
+        let queues = ranks.queues(ClientId::default(), quorum);
         let kept: Vec<_> =
-            quorum.all().filter(|node| lines.nodes.contains(*node)).map(NodeId::index).collect();
+            quorum.all().filter(|node| queues.nodes.contains(*node)).map(NodeId::index).collect();
         let mut best = PINNED.to_vec();
         best.sort_unstable();
-        assert_eq!((kept, lines.best.index(), ranks.set()), (best, PINNED[0], lines.nodes));
+        assert_eq!((kept, queues.best.index(), ranks.set()), (best, PINNED[0], queues.nodes));
     }
 }

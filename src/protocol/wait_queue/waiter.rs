@@ -1,4 +1,4 @@
-//! One waiter in the line for a key: entering, looking, being woken, claiming, moving on, leaving.
+//! One waiter in the queue for a key: entering, looking, being woken, claiming, moving on, leaving.
 //!
 //! Knows at which node it stands, under which owner, and what is open there. It claims nothing itself: it says *claim
 //! now*, and is told how that went. It knows no clock, no connection and no randomness: owners are supplied.
@@ -23,19 +23,19 @@ use crate::protocol::quorum::{NodeId, NodeSet};
 use crate::protocol::round::Round;
 use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl};
-use crate::protocol::wait_queue::rank::{LINE_LIFE, Ranks};
+use crate::protocol::wait_queue::rank::{QUEUE_LIFE, Ranks};
 
 /// The client's sign of life: its best-placed waiter looks this often, less up to 40 ms, which are drawn: no more than
 /// once a second.
 pub const BEAT: Duration = Duration::from_millis(1_050);
 
-/// A waiter that cannot be woken looks this often, times its place in the line counted from one.
+/// A waiter that cannot be woken looks this often, times its place in the queue counted from one.
 const POLL: Duration = Duration::from_millis(50);
 
 /// How often the head looks while a client of another kind holds the key: nobody will wake it.
 const FOREIGN: Duration = Duration::from_millis(100);
 
-/// A node that cannot be reached gets this long to come back before its line is left: a connection is made anew within
+/// A node that cannot be reached gets this long to come back before its queue is left: a connection is made anew within
 /// some 300 ms, and a place is worth that.
 const GRACE: Duration = Duration::from_millis(400);
 
@@ -53,7 +53,7 @@ const LONGEST_RETRY: Duration = Duration::from_millis(250);
 
 /// The numbers of one waiter.
 #[derive(Clone, Copy, Debug)]
-pub struct Habits {
+pub struct WaiterSettings {
     /// Whose waiter it is.
     pub client: ClientId,
     /// The life of a vote.
@@ -66,7 +66,7 @@ pub struct Habits {
 
 /// One call to be handed to one node, now.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Send {
+pub struct ToSend {
     /// Where to.
     pub node: NodeId,
     /// Which call this is: given back with its reply.
@@ -79,8 +79,8 @@ pub struct Send {
 
 /// How a claim failed, as far as the waiter depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Setback {
-    /// This is the line that counts: no better-ranked node answered.
+pub struct ClaimFailure {
+    /// This is the queue that counts: no better-ranked node answered.
     pub best: bool,
     /// Somebody stood in the way.
     pub refused: bool,
@@ -98,14 +98,14 @@ pub enum Event {
         /// Whether refusing nodes are to be asked again within the round.
         patient: bool,
     },
-    /// In line, or looked again: as told. `dropped` where the node had dropped the entry and took it back.
+    /// In queue, or looked again: as told. `dropped` where the node had dropped the entry and took it back.
     Standing {
         /// The place.
         place: Place,
         /// Whether it had been lost in between.
         dropped: bool,
     },
-    /// No line can be used: poll instead. The waiter has left.
+    /// No queue can be used: poll instead. The waiter has left.
     Unable(Reply),
 }
 
@@ -116,14 +116,14 @@ enum State {
         since: Instant,
         renaming: Option<Entry>,
     },
-    /// In line, to look again then.
+    /// In queue, to look again then.
     Standing {
         look: Instant,
     },
     /// A claim is under way; what is open at the node is the lease's.
     Claiming,
     /// The claim failed. The vote is kept, to be claimed again then.
-    Keeping {
+    KeepAlive {
         until: Instant,
     },
     /// The vote was given back, or the node cannot be reached; enters again then.
@@ -137,7 +137,7 @@ enum State {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Want {
-    /// To stand in line at the node of this rank.
+    /// To wait in the queue at the node of this rank.
     Enter(usize),
     /// To take over entry and vote of the present owner.
     Rename,
@@ -161,7 +161,7 @@ impl Entry {
 #[derive(Debug)]
 pub struct Waiter {
     key: Key,
-    habits: Habits,
+    habits: WaiterSettings,
     ranks: Ranks,
     /// Which of the ranked nodes it stands at.
     rank: usize,
@@ -183,15 +183,15 @@ pub struct Waiter {
     /// Of them the last ones in which no holder was seen.
     futile: u32,
     jitter: u64,
-    /// It gave its vote back and may still stand in line, if it was woken too late: it leaves when it goes on.
+    /// It gave its vote back and may still wait in the queue, if it was woken too late: it leaves when it goes on.
     leaves: bool,
-    sends: VecDeque<Send>,
+    sends: VecDeque<ToSend>,
     event: Option<Event>,
 }
 
 impl Waiter {
-    /// A waiter for `key`, about to enter the line at the best of `ranks`, which must not be empty. `jitter` is drawn.
-    pub fn new(key: Key, ranks: Ranks, habits: Habits, jitter: u64) -> Self {
+    /// A waiter for `key`, about to enter the queue at the best of `ranks`, which must not be empty. `jitter` is drawn.
+    pub fn new(key: Key, ranks: Ranks, habits: WaiterSettings, jitter: u64) -> Self {
         Self {
             key,
             habits,
@@ -241,7 +241,7 @@ impl Waiter {
         self.rank > 0 && now.since(self.since) >= RETURN_AFTER
     }
 
-    /// The owner that stands in line.
+    /// The owner that waits in the queue.
     pub fn owner(&self) -> Owner {
         self.own.owner
     }
@@ -287,7 +287,7 @@ impl Waiter {
     }
 
     /// The next call to make. Report each with [`Waiter::handle_sent`] before the next.
-    pub fn poll_send(&mut self) -> Option<Send> {
+    pub fn poll_send(&mut self) -> Option<ToSend> {
         self.sends.pop_front()
     }
 
@@ -295,7 +295,7 @@ impl Waiter {
     pub fn handle_sent(&mut self, call: u32, admitted: Result<ConnectionId, NotSent>, now: Instant) {
         match admitted {
             Ok(connection) if call >= self.first_call => {
-                self.own.doubt.looked(connection, now, self.habits.hand_over, LINE_LIFE);
+                self.own.doubt.looked(connection, now, self.habits.hand_over, QUEUE_LIFE);
             }
             Ok(_) => {}
             Err(reason) => self.handle_reply(call, ConnectionId::default(), Reply::NotSent(reason), now),
@@ -326,7 +326,7 @@ impl Waiter {
                 match reply {
                     Reply::Queued(place) => self.stand(place, now),
                     _ if renaming.is_some() => {
-                        self.state = State::Keeping { until: now.after(self.retry_pause()) };
+                        self.state = State::KeepAlive { until: now.after(self.retry_pause()) };
                     }
                     _ => self.claim(true),
                 }
@@ -357,7 +357,7 @@ impl Waiter {
                 self.missed(renaming, Reply::Unknown(Unknown::Timeout(self.habits.reply_timeout)), now);
             }
             State::Standing { .. } => self.ask(None, now),
-            State::Keeping { .. } => self.claim(false),
+            State::KeepAlive { .. } => self.claim(false),
             State::Aside { .. } => {
                 // A vote is given back where a better node answers: there it goes.
                 let rank = if self.leaves { 0 } else { self.rank };
@@ -374,7 +374,7 @@ impl Waiter {
             State::Asking { since, .. } => Some(since.after(self.habits.reply_timeout)),
             State::Standing { look } if look == Instant::FAR_FUTURE => None,
             State::Standing { look } => Some(look),
-            State::Keeping { until } | State::Aside { until } => Some(until),
+            State::KeepAlive { until } | State::Aside { until } => Some(until),
             State::Claiming | State::Wanting(_) | State::Out => None,
         }
     }
@@ -406,10 +406,10 @@ impl Waiter {
     }
 
     /// How the claim of this round failed.
-    pub fn setback(&self, round: &Round) -> Setback {
+    pub fn claim_failure(&self, round: &Round) -> ClaimFailure {
         let answered =
             |node: NodeId| round.vote(node).and_then(|vote| vote.reply).is_some_and(Reply::is_an_answer);
-        Setback {
+        ClaimFailure {
             best: !self.better().any(answered),
             refused: round.held() > 0,
             holder: round.shows_a_holder(self.node_now()),
@@ -419,26 +419,26 @@ impl Waiter {
 
     /// The claim failed; `doubt` is what is open at the node.
     ///
-    /// The head of the line that counts keeps its vote, others give theirs back without handing it over. So does, now and
+    /// The head of the queue that counts keeps its vote, others give theirs back without handing it over. So does, now and
     /// then, a head that has kept it in vain for long: two of them, each with the vote of a node that it takes for the
     /// best, would otherwise wait for each other for ever. One that nobody stands in the way of cannot reach enough nodes,
     /// and lets the next try.
-    pub fn claim_failed(&mut self, doubt: Doubt, setback: Setback, now: Instant) {
+    pub fn claim_failed(&mut self, doubt: Doubt, claim_failure: ClaimFailure, now: Instant) {
         self.own.doubt = doubt;
         self.failed_claims = self.failed_claims.saturating_add(1);
-        self.futile = if setback.holder { 0 } else { self.futile.saturating_add(1) };
+        self.futile = if claim_failure.holder { 0 } else { self.futile.saturating_add(1) };
         let gives_way = self.futile >= FUTILE && self.draw(2) == 0;
-        if setback.best && !gives_way {
+        if claim_failure.best && !gives_way {
             self.state = State::Wanting(Want::Rename);
             self.event = None;
-            self.limit_retry(setback.remaining);
+            self.limit_retry(claim_failure.remaining);
             return;
         }
-        if setback.best && !setback.refused {
+        if claim_failure.best && !claim_failure.refused {
             self.leave();
         } else {
             let (key, owner) = (self.key.clone(), self.own.owner);
-            // The debt goes with the leaving, which follows: this takes nobody out of the line.
+            // The debt goes with the leaving, which follows: this takes nobody out of the queue.
             self.push(Operation::Release { key, owner }, None);
             self.leaves = true;
         }
@@ -446,14 +446,14 @@ impl Waiter {
         self.state = State::Aside { until: now.after(pause) };
     }
 
-    /// Leaves the line wherever it stands. A claim under way is the lease's to undo.
+    /// Leaves the queue wherever it stands. A claim under way is the lease's to undo.
     pub fn give_up(&mut self) {
         match std::mem::replace(&mut self.state, State::Out) {
             State::Asking { renaming, .. } => {
                 self.forget(renaming);
                 self.leave();
             }
-            State::Standing { .. } | State::Keeping { .. } | State::Wanting(Want::Rename) => self.leave(),
+            State::Standing { .. } | State::KeepAlive { .. } | State::Wanting(Want::Rename) => self.leave(),
             State::Aside { .. } => self.leave_at_last(),
             State::Claiming | State::Wanting(Want::Enter(_)) | State::Out => {}
         }
@@ -465,7 +465,7 @@ impl Waiter {
     }
 
     fn ask(&mut self, renaming: Option<Entry>, now: Instant) {
-        let Habits { client, hand_over, .. } = self.habits;
+        let WaiterSettings { client, hand_over, .. } = self.habits;
         let operation = Operation::Queue {
             key: self.key.clone(),
             owner: self.own.owner,
@@ -572,9 +572,9 @@ impl Waiter {
     }
 
     fn debt(&self, Entry { owner, doubt }: Entry) -> Debt {
-        let Habits { client, hand_over, drift, .. } = self.habits;
+        let WaiterSettings { client, hand_over, drift, .. } = self.habits;
         let debt = Debt::new(self.node_now(), self.key.clone(), owner, doubt, hand_over, drift);
-        debt.in_line(client, hand_over)
+        debt.in_queue(client, hand_over)
     }
 
     fn node_now(&self) -> NodeId {
@@ -584,7 +584,7 @@ impl Waiter {
     fn push(&mut self, operation: Operation, debt: Option<Debt>) {
         // A release belongs to no look: its debt sees to its outcome.
         let call = if operation.releases() { 0 } else { self.call };
-        self.sends.push_back(Send { node: self.node_now(), call, operation, debt });
+        self.sends.push_back(ToSend { node: self.node_now(), call, operation, debt });
     }
 
     fn limit_retry(&mut self, remaining: Option<Duration>) {

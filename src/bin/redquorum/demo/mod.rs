@@ -93,7 +93,7 @@ impl Demo {
             ));
             stage.remark(
                 "These nodes are fresh: empty, and as old as this demo. A real node that comes back empty has \
-                 forgotten the locks it granted; the restart guard keeps it from voting until they have ended. \
+                 forgotten the locks it granted; the restart delay keeps it from voting until they have ended. \
                  The demo is switched to real nodes by --real, and `make demo` by NODES=\"redis://… redis://…\".",
             );
         } else {
@@ -103,7 +103,7 @@ impl Demo {
             }
             stage.remark(format!(
                 "Faults are made by the proxies, in this process; the servers are left alone, and keys begin with \
-                 {}. Fresh or not, nodes are taken as they are: the restart guard, which keeps a node from voting that \
+                 {}. Fresh or not, nodes are taken as they are: the restart delay, which keeps a node from voting that \
                  may have forgotten a lock, is off.",
                 self.prefix
             ));
@@ -173,7 +173,7 @@ impl Demo {
         }
 
         stage.remark(
-            "Ben stands in line for it. Nobody asks again and again: whoever releases wakes the first.",
+            "Ben waits in the queue for it. Nobody asks again and again: whoever releases wakes the first.",
         );
         let waiting = async {
             let guard = ben.lock("invoice").wait(Duration::from_secs(5)).await;
@@ -219,7 +219,7 @@ impl Demo {
         sleep(Duration::from_millis(100)).await;
         let key = format!("{}invoice", self.prefix);
         let clean = within(Duration::from_secs(15), async || {
-            Ok(anna.open_debts() == 0 && nodes.count(key.as_bytes()).await? == 0)
+            Ok(anna.pending_cleanups() == 0 && nodes.count(key.as_bytes()).await? == 0)
         });
         stage.check(clean.await?.is_some(), "nothing of what it was sent meanwhile stays behind");
         Ok(())
@@ -247,7 +247,7 @@ impl Demo {
         let released = Instant::now();
         guard.release().await?;
         stage.event(released.elapsed(), "After 1.3 s of work, Anna has released it: a majority confirmed.");
-        let owed = within(Duration::from_secs(2), async || Ok(anna.open_debts() == lossy)).await?;
+        let owed = within(Duration::from_secs(2), async || Ok(anna.pending_cleanups() == lossy)).await?;
         let left = nodes.look(&key).await?;
         let longest = left.iter().flatten().map(|entry| entry.remaining).max().unwrap_or_default();
         stage.check(
@@ -262,7 +262,7 @@ impl Demo {
 
         nodes.last(lossy).iter().for_each(|node| node.heal());
         let settled = within(Duration::from_secs(5), async || {
-            Ok(anna.open_debts() == 0 && nodes.count(&key).await? == 0)
+            Ok(anna.pending_cleanups() == 0 && nodes.count(&key).await? == 0)
         });
         let after = settled.await?;
         stage.check(
@@ -430,7 +430,7 @@ async fn cycles(client: &Redlock) -> Result<Cycles, Anything> {
     for _ in 0..CYCLES {
         let asked = Instant::now();
         // A short TTL: where a connection is lost meanwhile, a debt may have to wait for the key's expiry.
-        let guard = client.lock("invoice").ttl(Duration::from_secs(2)).no_wait().await?;
+        let guard = client.lock("invoice").ttl(Duration::from_secs(2)).without_waiting().await?;
         took.push(asked.elapsed());
         guard.release().await?;
         // So that a node that hangs meanwhile does so for long enough to be noticed.

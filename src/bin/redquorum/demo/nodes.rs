@@ -75,7 +75,7 @@ impl Nodes {
         if let Some(cluster) = &self.cluster {
             return cluster.builder();
         }
-        self.nodes.iter().fold(Redlock::builder().no_restart_guard(), |builder, node| match node {
+        self.nodes.iter().fold(Redlock::builder().without_restart_delay(), |builder, node| match node {
             Node::Real(server) => builder.node(server.proxied()),
             Node::Memory(_) => builder,
         })

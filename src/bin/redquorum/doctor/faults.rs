@@ -57,7 +57,7 @@ pub struct Set {
     pub seen: Vec<NodeStatus>,
     pub ttl: Duration,
     pub reply_timeout: Duration,
-    pub guard_is_off: bool,
+    pub delay_is_off: bool,
 }
 
 impl Set {
@@ -210,7 +210,7 @@ pub const FAULTS: [Fault; 31] = [
         "line-command-refused",
         Warning,
         of_nodes::line_command_refused,
-        "without this command waiting, the restart guard or waking up is done without"
+        "without this command waiting, the restart delay or waking up is done without"
     ),
     fault!(
         "no-wake-up",
@@ -231,9 +231,9 @@ pub const FAULTS: [Fault; 31] = [
         "a node that closes quiet connections makes clients connect again and again"
     ),
     fault!(
-        "guarded",
+        "too-young",
         Warning,
-        of_nodes::guarded,
+        of_nodes::too_young,
         "the node may have forgotten a lock that is still held, and does not vote yet"
     ),
     fault!(

@@ -14,7 +14,7 @@ use crate::args::{Common, Doctor};
 use crate::exit::{self, Failure};
 use crate::nodes::all_tried;
 use crate::output::{Output, Tone, count, fill, width};
-use crate::places::{Guard, Places};
+use crate::places::{Delay, Places};
 use faults::{FAULTS, Fault, Hit, Level, Set};
 use probe::Place;
 
@@ -47,7 +47,7 @@ pub async fn doctor(common: &Common, args: &Doctor, output: &Output) -> Result<u
 
 async fn examine(places: &Places, args: &Doctor) -> Result<Set, Failure> {
     let ttl = args.ttl.or(places.ttl).unwrap_or(TTL);
-    // The longest TTL is the restart guard, too, where that is not named.
+    // The longest TTL is the restart delay, too, where that is not named.
     let places = &Places { ttl: Some(ttl), ..places.clone() };
     let looked = async {
         // What the library refuses outright is refused here too, but for what the doctor finds by itself.
@@ -71,7 +71,7 @@ async fn examine(places: &Places, args: &Doctor) -> Result<Set, Failure> {
         seen,
         ttl,
         reply_timeout: places.reply_timeout.unwrap_or(derived),
-        guard_is_off: places.guard == Guard::Off,
+        delay_is_off: places.delay == Delay::Off,
     })
 }
 
@@ -129,9 +129,9 @@ fn show(output: &Output, set: &Set, found: &[(&Fault, Hit)]) -> Result<(), Failu
         ),
     };
     output.line(verdict)?;
-    if set.guard_is_off {
+    if set.delay_is_off {
         output
-            .line(output.paint(Tone::Faint, "The restart guard was not looked at (--no-restart-guard)."))?;
+            .line(output.paint(Tone::Faint, "The restart delay was not looked at (--no-restart-delay)."))?;
     }
     Ok(())
 }
@@ -196,7 +196,7 @@ mod tests {
             seen: Vec::new(),
             ttl: TTL,
             reply_timeout: Duration::from_millis(200),
-            guard_is_off: false,
+            delay_is_off: false,
         }
     }
 

@@ -297,15 +297,15 @@ pub fn idle_timeout(set: &Set) -> Vec<Hit> {
     })
 }
 
-pub fn guarded(set: &Set) -> Vec<Hit> {
+pub fn too_young(set: &Set) -> Vec<Hit> {
     let seen = set.seen.iter().enumerate().filter_map(|(index, node)| match &node.vote {
-        NodeVote::Guarded { remaining } => {
+        NodeVote::TooYoung { remaining } => {
             let left = remaining
                 .map_or("until it can be marked".to_owned(), |left| format!("for another {}", time(left)));
             Some(Hit {
                 node: Some(index),
                 what: format!("does not vote {left}: its memory is younger than the longest TTL"),
-                mend: "wait, where it was just set up or restarted; with --no-restart-guard it votes at once, if it surely \
+                mend: "wait, where it was just set up or restarted; with --no-restart-delay it votes at once, if it surely \
                        holds nothing. Where it was neither, find out why it lost its memory"
                     .to_owned(),
             })

@@ -159,7 +159,7 @@ pub fn no_majority(set: &Set) -> Vec<Hit> {
     let mut waits: Vec<_> = fit
         .filter_map(|(index, ..)| match set.seen.get(index).map(|node| node.vote) {
             None | Some(NodeVote::Counts) => Some(Duration::ZERO),
-            Some(NodeVote::Guarded { remaining }) => Some(remaining.unwrap_or(Duration::MAX)),
+            Some(NodeVote::TooYoung { remaining }) => Some(remaining.unwrap_or(Duration::MAX)),
             Some(_) => None,
         })
         .collect();
@@ -176,7 +176,7 @@ pub fn no_majority(set: &Set) -> Vec<Hit> {
             };
             of_set(
                 format!("{voting} of {nodes} nodes vote now, {needed} are needed: enough do {when}"),
-                "wait for the restart guard; where nodes were just set up and hold nothing, --no-restart-guard",
+                "wait for the restart delay; where nodes were just set up and hold nothing, --no-restart-delay",
             )
         }
         None => {

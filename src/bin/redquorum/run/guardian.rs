@@ -107,7 +107,7 @@ impl Told {
         let mut number = || words.next().and_then(|number| number.parse::<u64>().ok());
         match word {
             Some("group") => {
-                // Numbers below 2 name everybody, or nobody who could be guarded.
+                // Numbers below 2 name everybody, or nobody who could be too young.
                 self.group =
                     number().and_then(|id| i32::try_from(id).ok()).filter(|id| *id > 1).map(Pid::from_raw);
                 let signal = number().and_then(|raw| Signal::try_from(i32::try_from(raw).ok()?).ok());

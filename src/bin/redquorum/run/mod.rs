@@ -105,7 +105,7 @@ impl Job<'_> {
     async fn acquire(&self, redlock: &Redlock) -> Result<LockGuard, AcquireError> {
         let mut request = redlock.lock(&self.args.key).keep_alive();
         request = match (self.args.wait, self.places.wait) {
-            (Some(Wait::No), _) => request.no_wait(),
+            (Some(Wait::No), _) => request.without_waiting(),
             (Some(Wait::Forever), _) => request.wait_forever(),
             (Some(Wait::AtMost(limit)), _) | (None, Some(limit)) => request.wait(limit),
             (None, None) => request,
@@ -124,11 +124,10 @@ impl Job<'_> {
         }
         let told = async {
             if let Ok(found) = redlock.inspect(&self.args.key).await {
-                let guarded =
-                    redlock.nodes().iter().any(|node| matches!(node.vote, NodeVote::Guarded { .. }));
+                let young = redlock.nodes().iter().any(|node| matches!(node.vote, NodeVote::TooYoung { .. }));
                 let holder = match found.holder() {
                     Some(holder) => format!("held by {holder}"),
-                    None if guarded => "nodes that may have lost their memory do not vote yet".to_owned(),
+                    None if young => "nodes that may have lost their memory do not vote yet".to_owned(),
                     None => "no majority yet".to_owned(),
                 };
                 let (key, line) = (&self.args.key, found.waiting());

@@ -133,7 +133,7 @@ impl<'a> Watch<'a> {
     fn lost(&mut self, reason: Lost) -> Option<End> {
         match reason {
             // The end has come while this process stood still, or the machine was suspended: no time is left to ask.
-            Lost::Expired | Lost::HeldOut => {
+            Lost::Expired | Lost::MaxHoldReached => {
                 self.stopping.get_or_insert(Stopping { why: reason.to_string(), kill_at: Duration::ZERO });
                 Some(self.kill())
             }

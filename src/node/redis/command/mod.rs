@@ -400,7 +400,7 @@ fn decode_script(operation: &Operation, value: &Value) -> Reply {
         }
         (Operation::ExtendAll { .. }, _) => garbled(value),
         (Operation::Queue { .. }, Value::Int(1)) => Reply::Voted,
-        (Operation::Queue { .. }, Value::Int(2)) => Reply::LineFull,
+        (Operation::Queue { .. }, Value::Int(2)) => Reply::QueueFull,
         (Operation::Queue { .. }, Value::Array(parts)) => {
             let place = |before: &i64, score: &[u8], entered: &i64, rest: &[Value]| {
                 let score = std::str::from_utf8(score).ok()?.parse().ok()?;
@@ -424,7 +424,7 @@ fn decode_script(operation: &Operation, value: &Value) -> Reply {
         },
         (Operation::Queue { .. } | Operation::Inspect { .. }, _) => garbled(value),
         (Operation::HandOver { .. }, Value::Int(2)) => Reply::HandedOver,
-        (Operation::Claim { fence: Some(_), .. }, Value::Int(0)) => Reply::CounterSpent,
+        (Operation::Claim { fence: Some(_), .. }, Value::Int(0)) => Reply::CounterExhausted,
         (Operation::Claim { fence: Some(_), .. }, Value::Int(number)) => match u64::try_from(*number) {
             Ok(number) if number < END => Reply::Fenced(FencingToken::new(number)),
             _ => garbled(value),

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use super::super::address::Address;
 use super::super::command::Abilities;
 use super::*;
-use crate::node::{Census, Debts, Limits, Mailbox, Node, Request, State, Wakeups, node};
+use crate::node::{Debts, Limits, Mailbox, Node, NodeTable, Request, State, Wakeups, node};
 use crate::protocol::line::NodeName;
 use crate::protocol::message::{ClientId, Key, NotSent, Owner};
 use crate::protocol::quorum::{NodeId, Quorum};
@@ -22,7 +22,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_millis(100);
 /// One node of a client, before its first connection.
 struct Stage {
     node: Node,
-    desk: Desk,
+    inbox: Inbox,
     health: Health,
     settings: Settings,
     clock: Clock,
@@ -34,12 +34,12 @@ impl Stage {
     fn new() -> Self {
         let clock = Clock::Tokio(TokioInstant::now());
         let (debts, _) = Debts::channel();
-        let census = Census::new(Quorum::of(1).unwrap());
+        let node_table = NodeTable::new(Quorum::of(1).unwrap());
         let address = Address::parse("redis://192.0.2.1").unwrap();
         let (id, limits) = (NodeId::new(0), Limits { backlog: 16 });
         let name = address.name().clone();
-        let health = Health::new(id, name.clone(), census.clone(), None);
-        let (node, desk) = node(id, name, limits, debts.clone(), Arc::default(), census.clone());
+        let health = Health::new(id, name.clone(), node_table.clone(), None);
+        let (node, inbox) = node(id, name, limits, debts.clone(), Arc::default(), node_table.clone());
         let settings = Settings {
             address,
             connect_timeout: Duration::from_secs(1),
@@ -48,12 +48,12 @@ impl Stage {
             client_name: "test".into(),
             prefix: Arc::default(),
             wakeups: Wakeups::new(ClientId::from_bytes([1; 16]), clock.clone(), debts),
-            in_line: false,
-            guard: None,
-            census,
+            in_queue: false,
+            delay: None,
+            node_table,
         };
         let (shutdown, mailbox) = (CancellationToken::new(), Mailbox::new());
-        Self { node, desk, health, settings, clock, shutdown, mailbox }
+        Self { node, inbox, health, settings, clock, shutdown, mailbox }
     }
 }
 
@@ -87,13 +87,13 @@ async fn link() -> (Link, DuplexStream) {
 #[tokio::test(start_paused = true)]
 async fn calls_of_another_connection_are_not_sent() {
     let mut stage = Stage::new();
-    let earlier = stage.desk.open(NodeName::of(b"name"), false);
+    let earlier = stage.inbox.open(NodeName::of(b"name"), false);
     assert_eq!(set(&stage.node, &stage.mailbox), Ok(earlier));
-    stage.desk.close("connection reset".into());
+    stage.inbox.close("connection reset".into());
 
     let (link, mut server) = link().await;
-    let Stage { desk, health, settings, clock, shutdown, mailbox, .. } = &mut stage;
-    let session = Session::new(desk, link, health, settings, clock);
+    let Stage { inbox, health, settings, clock, shutdown, mailbox, .. } = &mut stage;
+    let session = Session::new(inbox, link, health, settings, clock);
     let mut answers = Vec::new();
     tokio::select! {
         _ = session.run(shutdown) => panic!("the connection was given up"),
@@ -113,11 +113,11 @@ async fn silent_nodes_are_suspect() {
     for speaks in [false, true] {
         let mut stage = Stage::new();
         let (link, mut server) = link().await;
-        let Silence { suspect, replace } = Silence::after(REPLY_TIMEOUT);
+        let SilenceLimits { suspect, replace } = SilenceLimits::after(REPLY_TIMEOUT);
         let (node, mailbox) = (stage.node.clone(), stage.mailbox.clone());
         let (started, mut state) = (TokioInstant::now(), stage.node.state());
-        let Stage { desk, health, settings, clock, shutdown, .. } = &mut stage;
-        let session = Session::new(desk, link, health, settings, clock);
+        let Stage { inbox, health, settings, clock, shutdown, .. } = &mut stage;
+        let session = Session::new(inbox, link, health, settings, clock);
         let mut running = pin!(session.run(shutdown));
         set(&node, &mailbox).unwrap();
 

@@ -29,8 +29,8 @@ fn claimed(numbers: [u64; 3]) -> Lease {
     lease
 }
 
-fn fences(sends: &[Send]) -> Vec<Option<Fence>> {
-    let fence = |send: &Send| match &send.operation {
+fn fences(sends: &[ToSend]) -> Vec<Option<Fence>> {
+    let fence = |send: &ToSend| match &send.operation {
         Operation::Claim { fence, .. } => *fence,
         _ => None,
     };
@@ -77,7 +77,7 @@ fn numbers_that_differ_are_raised() {
     assert_eq!(lease.fencing_token(), Some(FencingToken::new(120)));
 }
 
-/// A raise counts only where a claim was granted: elsewhere the lock may be this owner's by a vote in line, which ends long
+/// A raise counts only where a claim was granted: elsewhere the lock may be this owner's by a vote in the queue, which ends long
 /// before the validity does.
 #[test]
 fn raises_count_only_where_a_claim_was_granted() {
@@ -154,7 +154,7 @@ fn extension_and_healing_carry_the_token() {
     lease.extend(ttl(10_000), at(100));
     let extensions = drain(&mut lease, at(100));
     let carried =
-        |send: &Send| matches!(send.operation, Operation::Extend { carry: c, .. } if c == Some(carry(120)));
+        |send: &ToSend| matches!(send.operation, Operation::Extend { carry: c, .. } if c == Some(carry(120)));
     assert!(extensions.iter().all(carried));
     answer(&mut lease, &extensions[0], Reply::Absent, at(101));
     answer(&mut lease, &extensions[1], Reply::Granted, at(101));
@@ -185,8 +185,8 @@ fn resumed_lease_keeps_its_token() {
 fn spent_counters_are_no_contention() {
     let mut lease = fenced(3);
     let sends = drain(&mut lease, at(0));
-    answer(&mut lease, &sends[0], Reply::CounterSpent, at(1));
-    answer(&mut lease, &sends[1], Reply::CounterSpent, at(1));
+    answer(&mut lease, &sends[0], Reply::CounterExhausted, at(1));
+    answer(&mut lease, &sends[1], Reply::CounterExhausted, at(1));
 
     assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Unavailable)));
     assert!(lease.round().is_spent());
@@ -198,16 +198,16 @@ fn spent_counters_are_no_contention() {
 fn uncounted_grants_count_for_the_number() {
     let mut lease = fenced(3);
     let sends = drain(&mut lease, at(0));
-    let guarded = Standing::CountsFrom(Instant::FAR_FUTURE);
+    let young = Standing::CountsFrom(Instant::FAR_FUTURE);
     lease.see_number(sends[0].call, &number(900));
-    let reply = lease.weigh(number(900), true, guarded);
+    let reply = lease.weigh(number(900), true, young);
     answer(&mut lease, &sends[0], reply, at(1));
     answer(&mut lease, &sends[1], number(100), at(1));
     answer(&mut lease, &sends[2], number(100), at(1));
 
     let raises = drain(&mut lease, at(1));
     assert_eq!(names(&raises), [(0, "raise"), (1, "raise"), (2, "raise")]);
-    let reply = lease.weigh(Reply::Granted, false, guarded);
+    let reply = lease.weigh(Reply::Granted, false, young);
     answer(&mut lease, &raises[0], reply, at(2));
     answer(&mut lease, &raises[1], Reply::Granted, at(2));
     assert_eq!(lease.poll_event(), None, "one node of two");

@@ -1,8 +1,8 @@
-//! Claims that a line node's vote stands behind.
+//! Claims that a queue node's vote stands behind.
 
 use super::*;
 use crate::protocol::message::{ClientId, HolderValue};
-use crate::protocol::wait_queue::rank::Lines;
+use crate::protocol::wait_queue::rank::QueueNodes;
 
 const VOTER: usize = 1;
 
@@ -16,12 +16,12 @@ fn client() -> ClientId {
     ClientId::from_bytes([3; 16])
 }
 
-/// Lines on the first three of five nodes, the voter's the best.
-fn lines() -> Lines {
-    Lines { client: client(), nodes: nodes(&[0, 1, 2]), best: NodeId::new(VOTER), early: nodes(&[0, 2]) }
+/// QueueNodes on the first three of five nodes, the voter's the best.
+fn lines() -> QueueNodes {
+    QueueNodes { client: client(), nodes: nodes(&[0, 1, 2]), best: NodeId::new(VOTER), early: nodes(&[0, 2]) }
 }
 
-/// What a waiter knows that stood in line at the voter and was given its vote.
+/// What a waiter knows that waited in the queue at the voter and was given its vote.
 fn doubt() -> Doubt {
     let mut doubt = Doubt::default();
     doubt.looked(C1, at(0), ttl(500), Duration::from_secs(60));

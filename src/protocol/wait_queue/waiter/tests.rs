@@ -17,14 +17,14 @@ fn owner(byte: u8) -> Owner {
 }
 
 /// One holder has the other nodes.
-fn held_by_one() -> Setback {
-    Setback { best: true, refused: true, holder: true, remaining: None }
+fn held_by_one() -> ClaimFailure {
+    ClaimFailure { best: true, refused: true, holder: true, remaining: None }
 }
 
 /// A waiter of three nodes that has asked at the best one, as owner 1.
 fn asking() -> Waiter {
     let names = [Some(NodeName::of(b"a")), Some(NodeName::of(b"b")), Some(NodeName::of(b"c"))];
-    let habits = Habits {
+    let habits = WaiterSettings {
         client: ClientId::from_bytes([9; 16]),
         hand_over: Ttl::unchecked(Duration::from_millis(500)),
         reply_timeout: Duration::from_millis(200),
@@ -184,11 +184,11 @@ fn head_that_claims_in_vain_gives_way() {
         let mut waiter = asking();
         let (mut call, _) = drain(&mut waiter, C1, at(0)).remove(0);
         waiter.handle_reply(call, C1, Reply::Voted, at(0));
-        let setback = Setback { holder: false, refused, ..held_by_one() };
+        let claim_failure = ClaimFailure { holder: false, refused, ..held_by_one() };
         let mut kept = 0;
         let given_back = loop {
             let now = at(1_000 * (u64::from(kept) + 1));
-            waiter.claim_failed(waiter.doubt(), setback, now);
+            waiter.claim_failed(waiter.doubt(), claim_failure, now);
             if !waiter.wants_owner() {
                 break drain(&mut waiter, C1, now);
             }
@@ -205,7 +205,7 @@ fn head_that_claims_in_vain_gives_way() {
         let back = waiter.poll_timeout().unwrap();
         waiter.handle_timeout(back);
         let left = drain(&mut waiter, C1, back);
-        assert_eq!(left.len(), usize::from(refused), "it has left the line for good: {left:?}");
+        assert_eq!(left.len(), usize::from(refused), "it has left the queue for good: {left:?}");
         assert!(waiter.wants_owner());
     }
 }
@@ -303,7 +303,7 @@ fn a_worse_node_is_left_in_time() {
 #[test]
 fn a_node_that_takes_work_again_matters_by_its_rank() {
     let ranks = asking().ranks;
-    let [best, own] = ranks.as_slice() else { panic!("two of three may keep a line") };
+    let [best, own] = ranks.as_slice() else { panic!("two of three may keep a queue") };
 
     let mut waiter = at_the_second();
     waiter.handle_usable(*best, at(900));
@@ -381,31 +381,31 @@ fn answers_to_earlier_owners_are_ignored() {
     assert_eq!(waiter.doubt(), before);
 }
 
-/// What a failed round says of a setback: whether a better node answered, whether anybody refused, whether one holder shows,
+/// What a failed round says of a claim_failure: whether a better node answered, whether anybody refused, whether one holder shows,
 /// and the shortest life that was told.
 #[test]
 fn a_setback_is_read_from_the_round() {
     let mut round = Round::new(Quorum::of(3).unwrap(), at(0));
     let waiter = at_the_second();
     let best = waiter.ranks.as_slice()[0];
-    let free = Setback { best: true, refused: false, holder: false, remaining: None };
-    assert_eq!(waiter.setback(&round), free);
+    let free = ClaimFailure { best: true, refused: false, holder: false, remaining: None };
+    assert_eq!(waiter.claim_failure(&round), free);
 
     let holder = held_for(70, HolderValue::Owner(owner(8))).expect("a holder");
     round.record(best, Reply::Held(holder), at(1));
     let refused =
-        Setback { best: false, refused: true, holder: true, remaining: Some(Duration::from_millis(70)) };
-    assert_eq!(waiter.setback(&round), refused);
+        ClaimFailure { best: false, refused: true, holder: true, remaining: Some(Duration::from_millis(70)) };
+    assert_eq!(waiter.claim_failure(&round), refused);
     let first = standing(false, place(0, None));
-    assert!(first.setback(&round).best, "no node is better than the best");
+    assert!(first.claim_failure(&round).best, "no node is better than the best");
 }
 
 /// Who gives its vote back stands aside for its pause, and up to 40 ms more.
 #[test]
 fn who_gives_its_vote_back_stands_aside() {
     let mut waiter = voted();
-    let setback = Setback { best: false, refused: true, holder: true, remaining: None };
-    waiter.claim_failed(waiter.doubt(), setback, at(10));
+    let claim_failure = ClaimFailure { best: false, refused: true, holder: true, remaining: None };
+    waiter.claim_failed(waiter.doubt(), claim_failure, at(10));
     let aside = waiter.poll_timeout().expect("a pause").since(at(10));
     assert!(
         aside >= waiter.retry_pause() && aside < waiter.retry_pause() + Duration::from_millis(40),
@@ -421,7 +421,7 @@ fn paused(failures: u8, left: Option<u64>) -> Duration {
     waiter.handle_reply(call, C1, Reply::Voted, at(0));
     for failure in 1..=failures {
         let remaining = left.filter(|_| failure == failures).map(Duration::from_millis);
-        waiter.claim_failed(waiter.doubt(), Setback { remaining, ..held_by_one() }, at(0));
+        waiter.claim_failed(waiter.doubt(), ClaimFailure { remaining, ..held_by_one() }, at(0));
         waiter.supply(owner(failure + 1), false, at(0));
         (call, _) = drain(&mut waiter, C1, at(0)).remove(0);
         waiter.handle_reply(call, C1, Reply::Voted, at(0));

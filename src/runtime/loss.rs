@@ -2,7 +2,7 @@
 //!
 //! Kept beside the lease by whoever drives it, who tells every change before handing anything to a node: so nobody who
 //! watches learns of a loss later than the first byte of the release leaves (rule 8). Shared with the guard of a kept lease,
-//! whose word that the lease is over stands at once, whatever the keeper hears afterwards.
+//! whose word that the lease is over stands at once, whatever the renewal hears afterwards.
 
 use std::fmt;
 use std::future::Future;
@@ -24,7 +24,7 @@ use crate::protocol::validity::Validity;
 ///
 /// let guard = redlock.lock("report").max_hold(Duration::from_secs(600)).await?;
 /// match guard.lost().await {
-///     Lost::HeldOut => println!("ten minutes were not enough"),
+///     Lost::MaxHoldReached => println!("ten minutes were not enough"),
 ///     lost => println!("{lost}"),
 /// }
 /// # Ok(())
@@ -40,7 +40,7 @@ pub enum Lost {
     /// As [`Lost::Forgotten`], and another holder is on most of the nodes that said so.
     TakenOver,
     /// The lock was held for as long as it was to be held at most.
-    HeldOut,
+    MaxHoldReached,
     /// The client was closed.
     Closed,
     /// The guard was released or dropped, or taken apart for another process.
@@ -53,7 +53,7 @@ impl fmt::Display for Lost {
             Self::Expired => "the lock expired",
             Self::Forgotten => "no quorum of the nodes carries this holder any more",
             Self::TakenOver => "another holder has the lock",
-            Self::HeldOut => "the lock was held for as long as it was to be held at most",
+            Self::MaxHoldReached => "the lock was held for as long as it was to be held at most",
             Self::Closed => "the client was closed",
             Self::Released => "the lock was released",
         })
@@ -64,13 +64,13 @@ impl std::error::Error for Lost {}
 
 /// What a watcher knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Term {
+enum LeaseState {
     /// The holder may act until then; and what has happened when that time has come.
     Until(Validity, Lost),
     Over(Lost),
 }
 
-impl Term {
+impl LeaseState {
     /// The term of a lease; `None` before it is held.
     fn of(lease: &Lease) -> Option<Self> {
         let over = |end| match end {
@@ -78,11 +78,11 @@ impl Term {
             End::Expired => Lost::Expired,
             End::Lost => Lost::Forgotten,
             End::TakenOver => Lost::TakenOver,
-            End::HeldOut => Lost::HeldOut,
+            End::MaxHoldReached => Lost::MaxHoldReached,
         };
         let held = lease.validity().map(|validity| {
             let limited = validity.until() >= lease.limit();
-            Self::Until(validity, if limited { Lost::HeldOut } else { Lost::Expired })
+            Self::Until(validity, if limited { Lost::MaxHoldReached } else { Lost::Expired })
         });
         held.or_else(|| lease.end().map(|end| Self::Over(over(end))))
     }
@@ -92,21 +92,21 @@ impl Term {
 /// watched.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
-    term: Mutex<Option<Term>>,
-    watchers: OnceLock<watch::Sender<Option<Term>>>,
+    term: Mutex<Option<LeaseState>>,
+    watchers: OnceLock<watch::Sender<Option<LeaseState>>>,
 }
 
 impl Watched {
     /// Tells how the lease stands now.
     pub(crate) fn tell(&self, lease: &Lease) {
-        if let Some(term) = Term::of(lease) {
+        if let Some(term) = LeaseState::of(lease) {
             self.set(term);
         }
     }
 
     /// Tells that the holder may no longer act.
     pub(crate) fn over(&self, lost: Lost) {
-        self.set(Term::Over(lost));
+        self.set(LeaseState::Over(lost));
     }
 
     /// Tells that the holder may no longer act, unless it may act beyond `deadline` by now. Returns why it may not.
@@ -115,29 +115,29 @@ impl Watched {
     /// this changes it.
     fn end_at(&self, deadline: Instant, lost: Lost) -> Option<Lost> {
         let term = self.change(|current| match current {
-            Some(Term::Until(validity, _)) if validity.until() > deadline => current,
-            _ => Some(Term::Over(lost)),
+            Some(LeaseState::Until(validity, _)) if validity.until() > deadline => current,
+            _ => Some(LeaseState::Over(lost)),
         });
         match term {
-            Some(Term::Over(lost)) => Some(lost),
+            Some(LeaseState::Over(lost)) => Some(lost),
             _ => None,
         }
     }
 
     /// Whether the holder was told that its time is over, which only it knows.
     pub(crate) fn ran_out(&self) -> bool {
-        matches!(*self.lock(), Some(Term::Over(Lost::Expired | Lost::HeldOut)))
+        matches!(*self.lock(), Some(LeaseState::Over(Lost::Expired | Lost::MaxHoldReached)))
     }
 
-    fn set(&self, term: Term) {
+    fn set(&self, term: LeaseState) {
         self.change(|_| Some(term));
     }
 
     /// Gives the term another value, and tells those who watch. What is over stays over, for the first reason. Returns the
     /// term as it is then.
-    fn change(&self, next: impl FnOnce(Option<Term>) -> Option<Term>) -> Option<Term> {
+    fn change(&self, next: impl FnOnce(Option<LeaseState>) -> Option<LeaseState>) -> Option<LeaseState> {
         let mut current = self.lock();
-        if matches!(*current, Some(Term::Over(_))) {
+        if matches!(*current, Some(LeaseState::Over(_))) {
             return *current;
         }
         let next = next(*current);
@@ -153,7 +153,7 @@ impl Watched {
     /// Until when the holder may act, as far as is known now; `None` once it is over.
     pub(crate) fn validity(&self) -> Option<Validity> {
         match *self.lock() {
-            Some(Term::Until(validity, _)) => Some(validity),
+            Some(LeaseState::Until(validity, _)) => Some(validity),
             _ => None,
         }
     }
@@ -161,8 +161,8 @@ impl Watched {
     /// Why the holder may not act at `now`; `None` where it may.
     pub(crate) fn lost_by(&self, now: Instant) -> Option<Lost> {
         match *self.lock() {
-            Some(Term::Until(validity, _)) if validity.holds_at(now) => None,
-            Some(Term::Until(_, lost) | Term::Over(lost)) => Some(lost),
+            Some(LeaseState::Until(validity, _)) if validity.holds_at(now) => None,
+            Some(LeaseState::Until(_, lost) | LeaseState::Over(lost)) => Some(lost),
             None => Some(Lost::Released),
         }
     }
@@ -182,8 +182,8 @@ impl Watched {
             loop {
                 let (deadline, lost) = match *term.borrow_and_update() {
                     None => return Lost::Released,
-                    Some(Term::Over(lost)) => return lost,
-                    Some(Term::Until(validity, lost)) => (validity.until(), lost),
+                    Some(LeaseState::Over(lost)) => return lost,
+                    Some(LeaseState::Until(validity, lost)) => (validity.until(), lost),
                 };
                 tokio::select! {
                     biased;
@@ -201,7 +201,7 @@ impl Watched {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Term>> {
+    fn lock(&self) -> MutexGuard<'_, Option<LeaseState>> {
         // A term is replaced as a whole, so a panic elsewhere does not spoil it.
         self.term.lock().unwrap_or_else(PoisonError::into_inner)
     }

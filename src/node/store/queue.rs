@@ -1,4 +1,4 @@
-//! The lines of one server: who waits for which key, as the scripts keep it in a sorted set and a hash.
+//! The queues of one server: who waits for which key, as the scripts keep it in a sorted set and a hash.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,9 +6,9 @@ use super::{Store, StoredValue, millis};
 use crate::protocol::message::{ClientId, Holder, Key, Owner, Place, Reply};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
-use crate::protocol::wait_queue::rank::{LINE_LIFE, SILENT_AFTER};
+use crate::protocol::wait_queue::rank::{QUEUE_LIFE, SILENT_AFTER};
 
-/// One owner in line, and its client.
+/// One owner in the queue, and its client.
 type Member = (Owner, ClientId);
 
 /// A wake-up that a hand-over published.
@@ -22,7 +22,7 @@ pub struct WakeUp {
     pub key: Key,
 }
 
-/// What a server keeps of the line for one key, to look at. Moments are whole milliseconds, and those of an end are the last in
+/// What a server keeps of the queue for one key, to look at. Moments are whole milliseconds, and those of an end are the last in
 /// which there is anything.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LineRecord {
@@ -38,9 +38,9 @@ pub struct LineRecord {
     pub looks_end: u64,
 }
 
-/// The line for one key.
+/// The queue for one key.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Line {
+pub(super) struct WaitQueue {
     scores: BTreeMap<Member, u64>,
     order: BTreeSet<(u64, Member)>,
     /// The last millisecond of the sorted set.
@@ -69,7 +69,7 @@ pub(super) struct Ask {
     pub(super) hand_over: Ttl,
 }
 
-impl Line {
+impl WaitQueue {
     fn expire(&mut self, now: u64) {
         if now > self.expires {
             self.scores.clear();
@@ -92,7 +92,7 @@ impl Line {
         Some(score)
     }
 
-    /// The member has the vote. The earlier owner may have claimed this node while it stood in line here.
+    /// The member has the vote. The earlier owner may have claimed this node while it waited in the queue here.
     fn vote(&mut self, member: Member, earlier: Option<Owner>) {
         self.remove(member);
         if let Some(earlier) = earlier {
@@ -133,17 +133,17 @@ impl Store {
         let member = (ask.owner, ask.client);
         let held = self.live(key, now).map(|entry| entry.value.clone());
         let held_by = |owner: Owner| held == Some(StoredValue::Owner(owner));
-        let mut line = self.lines.remove(key).unwrap_or_default();
-        line.expire(at);
+        let mut queue = self.queues.remove(key).unwrap_or_default();
+        queue.expire(at);
         if held.is_none() {
-            line.forget_last(None);
+            queue.forget_last(None);
         }
-        line.lives.insert(ask.client, Look { at, polls: ask.polls });
-        line.lives_expire = millis(now.after(LINE_LIFE));
+        queue.lives.insert(ask.client, Look { at, polls: ask.polls });
+        queue.lives_expire = millis(now.after(QUEUE_LIFE));
         let renamed = ask.earlier.is_some_and(held_by);
         if renamed || held_by(ask.owner) {
-            line.vote(member, ask.earlier);
-            self.keep(key, line);
+            queue.vote(member, ask.earlier);
+            self.keep(key, queue);
             match self.live(key, now).filter(|_| !renamed) {
                 Some(entry) => entry.lengthen(ask.hand_over, now),
                 None => self.give(key, ask.owner, ask.hand_over, now),
@@ -152,60 +152,60 @@ impl Store {
         }
 
         let mut entered = false;
-        if let (None, Some(earlier)) = (line.scores.get(&member), ask.earlier)
-            && let Some(score) = line.remove((earlier, ask.client))
+        if let (None, Some(earlier)) = (queue.scores.get(&member), ask.earlier)
+            && let Some(score) = queue.remove((earlier, ask.client))
         {
-            line.insert(member, score);
+            queue.insert(member, score);
         }
-        if !line.scores.contains_key(&member) {
-            if line.scores.len() as u64 >= self.most_in_line {
-                self.keep(key, line);
-                return Reply::LineFull;
+        if !queue.scores.contains_key(&member) {
+            if queue.scores.len() as u64 >= self.most_in_line {
+                self.keep(key, queue);
+                return Reply::QueueFull;
             }
             entered = true;
-            let last = line.order.last().map_or(0, |(score, _)| score + 1);
+            let last = queue.order.last().map_or(0, |(score, _)| score + 1);
             let score = ask.score.unwrap_or((now.as_nanos() / 1_000).max(last));
-            line.insert(member, score);
+            queue.insert(member, score);
         }
-        line.expires = millis(now.after(LINE_LIFE));
-        if held.is_none() && self.give_to_first(key, &mut line, ask.hand_over, Some(member), now) {
-            line.vote(member, ask.earlier);
-            self.keep(key, line);
+        queue.expires = millis(now.after(QUEUE_LIFE));
+        if held.is_none() && self.give_to_first(key, &mut queue, ask.hand_over, Some(member), now) {
+            queue.vote(member, ask.earlier);
+            self.keep(key, queue);
             self.give(key, ask.owner, ask.hand_over, now);
             return Reply::Voted;
         }
-        let score = line.scores.get(&member).copied().unwrap_or_default();
-        let before = line.order.range(..(score, member)).count() as u32;
-        self.keep(key, line);
+        let score = queue.scores.get(&member).copied().unwrap_or_default();
+        let before = queue.order.range(..(score, member)).count() as u32;
+        self.keep(key, queue);
         Reply::Queued(Place { before, score, entered, holder: self.holder(key, now) })
     }
 
-    /// The key, which is free, goes to the first in line who lives; where nobody may be woken, to nobody. Returns whether
+    /// The key, which is free, goes to the first in the queue who lives; where nobody may be woken, to nobody. Returns whether
     /// the turn is `asking`'s, who needs no wake-up and is given nothing here.
     fn give_to_first(
         &mut self,
         key: &Key,
-        line: &mut Line,
+        queue: &mut WaitQueue,
         hand_over: Ttl,
         asking: Option<Member>,
         now: Instant,
     ) -> bool {
-        while let Some((next, score)) = line.pop() {
+        while let Some((next, score)) = queue.pop() {
             if Some(next) == asking {
-                line.insert(next, score);
+                queue.insert(next, score);
                 return true;
             }
-            let Some(look) = line.live(next.1, millis(now)) else { continue };
+            let Some(look) = queue.live(next.1, millis(now)) else { continue };
             if !look.polls && !self.may_publish {
-                line.insert(next, score);
-                line.expires = millis(now.after(LINE_LIFE));
+                queue.insert(next, score);
+                queue.expires = millis(now.after(QUEUE_LIFE));
                 break;
             }
             if !look.polls && !self.subscribers.contains_key(&next.1) {
-                line.lives.remove(&next.1);
+                queue.lives.remove(&next.1);
                 continue;
             }
-            line.last = Some(next);
+            queue.last = Some(next);
             if !look.polls {
                 self.wake_ups.push(WakeUp { client: next.1, owner: next.0, key: key.clone() });
             }
@@ -225,17 +225,17 @@ impl Store {
         let at = millis(now);
         let held = self.holder(key, now);
         let ours = matches!(self.live(key, now), Some(entry) if entry.value == StoredValue::Owner(owner));
-        let mut line = self.lines.remove(key).unwrap_or_default();
-        line.expire(at);
-        let waiting = !line.scores.is_empty();
-        line.remove((owner, client));
+        let mut queue = self.queues.remove(key).unwrap_or_default();
+        queue.expire(at);
+        let waiting = !queue.scores.is_empty();
+        queue.remove((owner, client));
         match held {
             Some(Holder { value, .. }) if !ours => {
-                self.keep(key, line);
+                self.keep(key, queue);
                 return Reply::Held(Holder { value, remaining: None });
             }
             None if !waiting => {
-                self.keep(key, line);
+                self.keep(key, queue);
                 return Reply::Absent;
             }
             _ => {}
@@ -245,10 +245,10 @@ impl Store {
             self.entries.remove(key);
             return released;
         }
-        line.forget_last(Some(owner));
+        queue.forget_last(Some(owner));
         self.entries.remove(key);
-        self.give_to_first(key, &mut line, hand_over, None, now);
-        self.keep(key, line);
+        self.give_to_first(key, &mut queue, hand_over, None, now);
+        self.keep(key, queue);
         let handed = self.live(key, now).is_some();
         if ours && handed { Reply::HandedOver } else { released }
     }
@@ -278,36 +278,36 @@ impl Store {
         std::mem::take(&mut self.wake_ups)
     }
 
-    /// How many stand in the line for a key.
+    /// How many stand in the queue for a key.
     pub fn waiting(&mut self, key: &Key, now: Instant) -> usize {
-        self.lines.get_mut(key).map_or(0, |line| {
-            line.expire(millis(now));
-            line.scores.len()
+        self.queues.get_mut(key).map_or(0, |queue| {
+            queue.expire(millis(now));
+            queue.scores.len()
         })
     }
 
-    /// Who stands in the line for a key, the first first.
-    pub fn in_line(&mut self, key: &Key, now: Instant) -> Vec<Owner> {
-        self.lines.get_mut(key).map_or_else(Vec::new, |line| {
-            line.expire(millis(now));
-            line.order.iter().map(|(_, (owner, _))| *owner).collect()
+    /// Who stands in the queue for a key, the first first.
+    pub fn in_queue(&mut self, key: &Key, now: Instant) -> Vec<Owner> {
+        self.queues.get_mut(key).map_or_else(Vec::new, |queue| {
+            queue.expire(millis(now));
+            queue.order.iter().map(|(_, (owner, _))| *owner).collect()
         })
     }
 
-    /// All that is kept of the line for a key.
-    pub fn line(&mut self, key: &Key, now: Instant) -> LineRecord {
-        let Some(line) = self.lines.get_mut(key) else { return LineRecord::default() };
-        line.expire(millis(now));
+    /// All that is kept of the queue for a key.
+    pub fn queue(&mut self, key: &Key, now: Instant) -> LineRecord {
+        let Some(queue) = self.queues.get_mut(key) else { return LineRecord::default() };
+        queue.expire(millis(now));
         LineRecord {
-            entries: line.order.iter().map(|(score, (owner, client))| (*owner, *client, *score)).collect(),
-            entries_end: line.expires,
-            looks: line.lives.iter().map(|(client, look)| (*client, look.at, look.polls)).collect(),
-            last: line.last,
-            looks_end: line.lives_expire,
+            entries: queue.order.iter().map(|(score, (owner, client))| (*owner, *client, *score)).collect(),
+            entries_end: queue.expires,
+            looks: queue.lives.iter().map(|(client, look)| (*client, look.at, look.polls)).collect(),
+            last: queue.last,
+            looks_end: queue.lives_expire,
         }
     }
 
-    /// Sets how many may stand in the line for one key: [`MOST_IN_LINE`](crate::protocol::line::MOST_IN_LINE) unless told.
+    /// Sets how many may stand in the queue for one key: [`MOST_IN_LINE`](crate::protocol::queue::MOST_IN_LINE) unless told.
     pub fn set_most_in_line(&mut self, most: u64) {
         self.most_in_line = most;
     }
@@ -316,9 +316,9 @@ impl Store {
         self.insert(key, StoredValue::Owner(owner), Some(life.duration()), now);
     }
 
-    fn keep(&mut self, key: &Key, line: Line) {
-        if !line.is_over() {
-            self.lines.insert(key.clone(), line);
+    fn keep(&mut self, key: &Key, queue: WaitQueue) {
+        if !queue.is_over() {
+            self.queues.insert(key.clone(), queue);
         }
     }
 }
@@ -410,7 +410,7 @@ mod tests {
     fn unclaimed_hand_over_drops_that_client() {
         let mut store = held();
         queue(&mut store, 10, 5, at(1));
-        let Reply::Queued(place) = queue(&mut store, 11, 5, at(1)) else { panic!("not in line") };
+        let Reply::Queued(place) = queue(&mut store, 11, 5, at(1)) else { panic!("not in the queue") };
         queue(&mut store, 1, 1, at(1));
         release(&mut store, 99, 9, at(2));
         assert_eq!(holder(&mut store, at(2)), Some(HolderValue::Owner(owner(10))));
@@ -448,7 +448,7 @@ mod tests {
         assert!(store.take_wake_ups().is_empty());
     }
 
-    /// Where nobody may publish, the key is free after a release, and the first in line gets it at its next look.
+    /// Where nobody may publish, the key is free after a release, and the first in the queue gets it at its next look.
     #[test]
     fn forbidden_publish_leaves_the_key_free() {
         let mut store = held();
@@ -484,7 +484,7 @@ mod tests {
         assert_eq!(release(&mut store, 2, 1, at(4)), Reply::Granted);
     }
 
-    /// A take-over leaves nothing of the earlier owner, even where it had claimed the key from within the line: it is
+    /// A take-over leaves nothing of the earlier owner, even where it had claimed the key from within the queue: it is
     /// never handed the key again.
     #[test]
     fn take_over_leaves_no_entry_behind() {
@@ -505,7 +505,7 @@ mod tests {
         };
 
         assert_eq!(store.queue(&key, &ask, at(2)), Reply::Voted);
-        assert_eq!(store.in_line(&key, at(2)), [owner(2)]);
+        assert_eq!(store.in_queue(&key, at(2)), [owner(2)]);
         assert_eq!(release(&mut store, 3, 1, at(3)), Reply::HandedOver);
         assert_eq!(holder(&mut store, at(3)), Some(HolderValue::Owner(owner(2))));
     }

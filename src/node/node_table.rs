@@ -22,23 +22,23 @@ const NONE: u8 = u8::MAX;
 
 /// The nodes of one client.
 #[derive(Debug)]
-pub(crate) struct Census {
+pub(crate) struct NodeTable {
     quorum: Quorum,
-    places: Mutex<Places>,
+    places: Mutex<Records>,
     cells: Box<[Cell]>,
     /// Changes with what is known of markers.
     changed: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-struct Places {
-    places: Box<[Place]>,
+struct Records {
+    places: Box<[NodeRecord]>,
     adopted: Option<Instant>,
 }
 
 /// One node.
 #[derive(Clone, Debug, Default)]
-struct Place {
+struct NodeRecord {
     facts: Facts,
     /// Whether it had a marker when it was first asked, or was given one by somebody else since.
     had_marker: Option<bool>,
@@ -84,7 +84,7 @@ pub(crate) enum Adoption {
     Undecided,
 }
 
-impl Census {
+impl NodeTable {
     pub(crate) fn new(quorum: Quorum) -> Arc<Self> {
         let cell = |_| Cell {
             from: AtomicU64::new(0),
@@ -92,10 +92,10 @@ impl Census {
             same_as: AtomicU8::new(NONE),
             round_trip: AtomicU64::new(0),
         };
-        let places = vec![Place::default(); quorum.nodes()].into_boxed_slice();
+        let places = vec![NodeRecord::default(); quorum.nodes()].into_boxed_slice();
         Arc::new(Self {
             quorum,
-            places: Mutex::new(Places { places, adopted: None }),
+            places: Mutex::new(Records { places, adopted: None }),
             cells: (0..quorum.nodes()).map(cell).collect(),
             changed: watch::Sender::new(0),
         })
@@ -104,7 +104,7 @@ impl Census {
     /// What the node's grants are worth now.
     pub(crate) fn standing(&self, node: NodeId) -> Standing {
         let Some(cell) = self.cells.get(node.index()) else { return Standing::COUNTS };
-        // Written in the opposite order, so that nobody sees a bar lifted before the guard that follows it.
+        // Written in the opposite order, so that nobody sees a bar lifted before the delay that follows it.
         if cell.replica.load(Ordering::Acquire) {
             return Standing::Replica;
         }
@@ -212,12 +212,12 @@ impl Census {
         self.changed.subscribe()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Places> {
+    fn lock(&self) -> MutexGuard<'_, Records> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Places {
+impl Records {
     fn are_one(&self, earlier: usize, later: usize) -> bool {
         let (Some(one), Some(other)) = (self.places.get(earlier), self.places.get(later)) else {
             return false;
@@ -235,8 +235,8 @@ mod tests {
         NodeId::new(index)
     }
 
-    fn census() -> Arc<Census> {
-        Census::new(Quorum::of(3).unwrap())
+    fn node_table() -> Arc<NodeTable> {
+        NodeTable::new(Quorum::of(3).unwrap())
     }
 
     fn facts(run: &str, marker: &str) -> Facts {
@@ -250,70 +250,70 @@ mod tests {
     /// Of two addresses that are one server by run or by marker the later does not vote, until it is another again.
     #[test]
     fn the_later_of_two_does_not_vote() {
-        let census = census();
-        assert_eq!(census.note(node(2), facts("a", "x")), None);
-        assert_eq!(census.note(node(1), facts("b", "y")), None);
+        let node_table = node_table();
+        assert_eq!(node_table.note(node(2), facts("a", "x")), None);
+        assert_eq!(node_table.note(node(1), facts("b", "y")), None);
         assert_eq!(
-            census.note(node(0), facts("a", "z")),
+            node_table.note(node(0), facts("a", "z")),
             Some(node(0)),
             "found with the earlier one's connection"
         );
-        assert_eq!(census.standing(node(2)), Standing::SameAs(node(0)));
+        assert_eq!(node_table.standing(node(2)), Standing::SameAs(node(0)));
         assert_eq!(
-            (census.standing(node(0)), census.standing(node(1))),
+            (node_table.standing(node(0)), node_table.standing(node(1))),
             (Standing::COUNTS, Standing::COUNTS)
         );
-        assert_eq!(census.same_server(), Some((node(0), node(2))));
+        assert_eq!(node_table.same_server(), Some((node(0), node(2))));
 
-        assert_eq!(census.note(node(2), facts("c", "y")), Some(node(1)), "a copied marker");
-        census.note(node(2), facts("c", "w"));
-        assert_eq!(census.standing(node(2)), Standing::COUNTS);
-        assert_eq!(census.same_server(), None);
+        assert_eq!(node_table.note(node(2), facts("c", "y")), Some(node(1)), "a copied marker");
+        node_table.note(node(2), facts("c", "w"));
+        assert_eq!(node_table.standing(node(2)), Standing::COUNTS);
+        assert_eq!(node_table.same_server(), None);
     }
 
     /// Nodes are adopted where a quorum was asked and none had been met before, each once and only at first.
     #[test]
     fn adoption_is_for_nodes_that_nobody_met() {
-        let census = census();
-        census.saw_marker(node(0), false);
-        assert_eq!(census.adopt(node(0), false, at(0)), Adoption::Undecided);
-        census.saw_marker(node(1), false);
-        assert_eq!(census.adopt(node(0), true, at(1)), Adoption::Undecided, "the third may have one");
-        assert_eq!(census.adopt(node(0), false, at(1)), Adoption::Adopt);
-        assert_eq!(census.adopt(node(1), true, at(2)), Adoption::Adopt);
-        assert_eq!(census.adopt(node(1), true, at(3)), Adoption::Renew, "once");
-        census.saw_marker(node(2), false);
-        assert_eq!(census.adopt(node(2), true, at(2_000)), Adoption::Renew, "too late");
+        let node_table = node_table();
+        node_table.saw_marker(node(0), false);
+        assert_eq!(node_table.adopt(node(0), false, at(0)), Adoption::Undecided);
+        node_table.saw_marker(node(1), false);
+        assert_eq!(node_table.adopt(node(0), true, at(1)), Adoption::Undecided, "the third may have one");
+        assert_eq!(node_table.adopt(node(0), false, at(1)), Adoption::Adopt);
+        assert_eq!(node_table.adopt(node(1), true, at(2)), Adoption::Adopt);
+        assert_eq!(node_table.adopt(node(1), true, at(3)), Adoption::Renew, "once");
+        node_table.saw_marker(node(2), false);
+        assert_eq!(node_table.adopt(node(2), true, at(2_000)), Adoption::Renew, "too late");
     }
 
     /// Nodes that somebody else marked after they were first asked have been met, and are never taken for new afterwards.
     #[test]
     fn nodes_that_others_marked_are_met() {
-        let census = census();
-        (0..3).for_each(|index| census.saw_marker(node(index), false));
-        (0..3).for_each(|index| census.saw_marker(node(index), true));
+        let node_table = node_table();
+        (0..3).for_each(|index| node_table.saw_marker(node(index), false));
+        (0..3).for_each(|index| node_table.saw_marker(node(index), true));
 
-        census.saw_marker(node(0), false);
+        node_table.saw_marker(node(0), false);
 
-        assert_eq!(census.adopt(node(0), false, at(0)), Adoption::Renew);
+        assert_eq!(node_table.adopt(node(0), false, at(0)), Adoption::Renew);
     }
 
     /// One marker is enough to show that the nodes were met before, and that the others may have lost theirs.
     #[test]
     fn a_marker_anywhere_rules_adoption_out() {
-        let census = census();
-        census.saw_marker(node(0), false);
-        census.saw_marker(node(1), true);
-        assert_eq!(census.adopt(node(0), true, at(0)), Adoption::Renew);
+        let node_table = node_table();
+        node_table.saw_marker(node(0), false);
+        node_table.saw_marker(node(1), true);
+        assert_eq!(node_table.adopt(node(0), true, at(0)), Adoption::Renew);
     }
 
     /// A round trip is smoothed, and never unknown again.
     #[test]
     fn round_trips_are_smoothed() {
-        let census = census();
-        assert_eq!(census.round_trip(node(0)), None);
-        census.note_round_trip(node(0), Duration::from_micros(800));
-        census.note_round_trip(node(0), Duration::from_micros(1_600));
-        assert_eq!(census.round_trip(node(0)), Some(Duration::from_micros(900)));
+        let node_table = node_table();
+        assert_eq!(node_table.round_trip(node(0)), None);
+        node_table.note_round_trip(node(0), Duration::from_micros(800));
+        node_table.note_round_trip(node(0), Duration::from_micros(1_600));
+        assert_eq!(node_table.round_trip(node(0)), Some(Duration::from_micros(900)));
     }
 }

@@ -1,12 +1,12 @@
 //! The task that extends kept leases: one per client, for any number of them.
 //!
-//! It carries, and decides nothing: [`Keep`] says when a lease is extended, the lease itself whether that succeeded and until
+//! It carries, and decides nothing: [Schedule] says when a lease is extended, the lease itself whether that succeeded and until
 //! when the holder may act. Leases that are due together go to each node in one call. Here is what guards see of it; the task
 //! itself is in [`work`].
 //!
 //! Everything that is sent for a kept lease is sent by this one task, in order. So once a guard has asked for its lease back,
 //! or has let go of it, nothing that extends it can follow its release (rule 2); and a guard's word that the lease is
-//! over stands before the keeper has heard it.
+//! over stands before the renewal has heard it.
 
 pub(crate) mod work;
 
@@ -18,10 +18,10 @@ use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use self::work::run;
 use super::driver::Driver;
-use super::term::{Lost, Watched};
+use super::loss::{Lost, Watched};
 use crate::protocol::lease::Event;
 use crate::protocol::message::Owner;
-use crate::protocol::renewal::Keep;
+use crate::protocol::renewal::Schedule;
 use crate::protocol::round::Round;
 use crate::protocol::validity::Ttl;
 use crate::runtime::shared::Counted;
@@ -30,28 +30,28 @@ use crate::runtime::shared::Counted;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 struct LeaseId(u64);
 
-/// The way to a client's keeper.
+/// The way to a client's renewal.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct Renewal {
     orders: mpsc::UnboundedSender<Order>,
     next: AtomicU64,
 }
 
-/// What guards ask of the keeper. Bounded by the guards there are.
+/// What guards ask of the renewal. Bounded by the guards there are.
 enum Order {
-    Keep { id: LeaseId, kept: Arc<Kept>, counted: Counted, keep: Keep },
+    Keep { id: LeaseId, kept: Arc<RenewedLease>, counted: Counted, keep: Schedule },
     Extend { id: LeaseId, ttl: Ttl, told: oneshot::Sender<Event> },
     GiveBack { id: LeaseId, to: oneshot::Sender<Counted> },
     LetGo { id: LeaseId },
     Close { done: oneshot::Sender<()> },
 }
 
-/// A kept lease, as keeper and guard share it. Only the keeper changes it, until it has given it back; the guard looks at
+/// A kept lease, as renewal and guard share it. Only the renewal changes it, until it has given it back; the guard looks at
 /// it. Whoever lets go of it last drops the driver, and with it what is still held.
 #[derive(Debug)]
-struct Kept(Mutex<Option<Driver>>);
+struct RenewedLease(Mutex<Option<Driver>>);
 
-impl Kept {
+impl RenewedLease {
     fn lock(&self) -> MutexGuard<'_, Option<Driver>> {
         // A panic inside the protocol would leave the lease as it was before the change or after it, both of them sound.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -60,30 +60,30 @@ impl Kept {
 
 /// A guard's hold on a kept lease. Dropping it releases the lock.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct RenewalHandle {
     id: LeaseId,
-    kept: Arc<Kept>,
+    kept: Arc<RenewedLease>,
     watched: Arc<Watched>,
-    keeper: Arc<Keeper>,
+    renewal: Arc<Renewal>,
 }
 
-impl Keeper {
-    /// The way to a keeper, and its end: for [`run`].
+impl Renewal {
+    /// The way to a renewal, and its end: for [`run`].
     pub(crate) fn channel() -> (Arc<Self>, Orders) {
         let (orders, receiver) = mpsc::unbounded_channel();
         (Arc::new(Self { orders, next: AtomicU64::new(0) }), Orders(receiver))
     }
 
-    /// Hands a held lease to the keeper, which extends it to `ttl` again and again.
-    pub(crate) fn keep(self: &Arc<Self>, driver: Driver, counted: Counted, ttl: Ttl) -> Held {
+    /// Hands a held lease to the renewal, which extends it to `ttl` again and again.
+    pub(crate) fn keep(self: &Arc<Self>, driver: Driver, counted: Counted, ttl: Ttl) -> RenewalHandle {
         let id = LeaseId(self.next.fetch_add(1, Ordering::Relaxed));
-        let keep = Keep::new(ttl, driver.lease().round().started(), random());
+        let keep = Schedule::new(ttl, driver.lease().round().started(), random());
         let watched = driver.watched().clone();
-        let kept = Arc::new(Kept(Mutex::new(Some(driver))));
+        let kept = Arc::new(RenewedLease(Mutex::new(Some(driver))));
         let order = Order::Keep { id, kept: kept.clone(), counted, keep };
-        // Without a keeper, because the client's runtime is gone, the lease lives until its validity ends.
+        // Without a renewal, because the client's runtime is gone, the lease lives until its validity ends.
         let _ = self.orders.send(order);
-        Held { id, kept, watched, keeper: self.clone() }
+        RenewalHandle { id, kept, watched, renewal: self.clone() }
     }
 
     /// Ends every kept lease, and keeps none any more. Returns when the releases have been handed to the nodes.
@@ -94,7 +94,7 @@ impl Keeper {
     }
 }
 
-impl Held {
+impl RenewalHandle {
     /// The term of the lease.
     pub(crate) fn watched(&self) -> &Arc<Watched> {
         &self.watched
@@ -110,29 +110,29 @@ impl Held {
         self.kept.lock().as_ref().map(|driver| driver.lease().owner())
     }
 
-    /// Extends now, by this much. `None` where there is no keeper any more.
+    /// Extends now, by this much. `None` where there is no renewal any more.
     ///
     /// # Cancellation safety
     ///
     /// Dropping the future changes nothing: the extension goes on, and the lease is kept.
     pub(crate) async fn extend(&self, ttl: Ttl) -> Option<Event> {
         let (told, event) = oneshot::channel();
-        self.keeper.orders.send(Order::Extend { id: self.id, ttl, told }).ok()?;
+        self.renewal.orders.send(Order::Extend { id: self.id, ttl, told }).ok()?;
         event.await.ok()
     }
 
-    /// Takes the lease back from the keeper, which sends nothing for it any more. `None` if that was done before.
+    /// Takes the lease back from the renewal, which sends nothing for it any more. `None` if that was done before.
     ///
     /// # Cancellation safety
     ///
     /// Dropping the future releases the lock, as dropping the hold does.
     pub(crate) async fn take_back(self) -> Option<(Driver, Option<Counted>)> {
-        // Nobody may act from here on, whatever the keeper is about to hear.
+        // Nobody may act from here on, whatever the renewal is about to hear.
         self.watched.over(Lost::Released);
         let (to, back) = oneshot::channel();
         let order = Order::GiveBack { id: self.id, to };
-        // Where there is no keeper any more, nobody else has a hand on the lease.
-        let counted = match self.keeper.orders.send(order) {
+        // Where there is no renewal any more, nobody else has a hand on the lease.
+        let counted = match self.renewal.orders.send(order) {
             Ok(()) => back.await.ok(),
             Err(_) => None,
         };
@@ -141,11 +141,11 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for RenewalHandle {
     fn drop(&mut self) {
         // Said here and now: the release comes later, and nobody may act until then.
         self.watched.over(Lost::Released);
-        let _ = self.keeper.orders.send(Order::LetGo { id: self.id });
+        let _ = self.renewal.orders.send(Order::LetGo { id: self.id });
     }
 }
 

@@ -1,4 +1,4 @@
-//! The keeper's task: its leases, what each of them waits for, and the calls that carry their extensions.
+//! The renewal's task: its leases, what each of them waits for, and the calls that carry their extensions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::poll_fn;
@@ -9,18 +9,18 @@ use rand::random;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{Kept, LeaseId, Order, Orders};
+use super::{LeaseId, Order, Orders, RenewedLease};
 use crate::clock::Clock;
-use crate::node::{Mailbox, Node, Request};
+use crate::node::{Mailbox, Node, Outgoing};
 use crate::protocol::lease::{CallId, Event, Lease, NotExtended};
 use crate::protocol::message::{Extension, Extensions, MOST_EXTENSIONS, Operation, Reply};
 use crate::protocol::quorum::NodeId;
-use crate::protocol::renewal::Keep;
+use crate::protocol::renewal::Schedule;
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
 use crate::runtime::driver::Driver;
+use crate::runtime::loss::Lost;
 use crate::runtime::shared::Counted;
-use crate::runtime::term::Lost;
 
 /// Most extensions that are under way without a verdict: half of what a node's door admits for what creates nothing, so that
 /// releases always find room beside them. At a round trip of 10 ms that is 200 000 in a second.
@@ -80,12 +80,12 @@ pub(crate) async fn run(
     }
 }
 
-/// The keeper's leases and calls.
+/// The renewal's leases and calls.
 struct Work {
     nodes: Arc<[Node]>,
     clock: Clock,
     mailbox: Arc<Mailbox>,
-    leases: HashMap<LeaseId, Entry>,
+    leases: HashMap<LeaseId, Renewing>,
     /// Leases that wait for their next extension, or for their end.
     due: BTreeSet<(Instant, LeaseId)>,
     /// Leases that wait for the verdict on an extension, with its deadline.
@@ -110,11 +110,11 @@ struct Asked {
     begun: bool,
 }
 
-struct Entry {
-    kept: Arc<Kept>,
+struct Renewing {
+    kept: Arc<RenewedLease>,
     /// The client waits for it when it closes.
     counted: Counted,
-    keep: Keep,
+    keep: Schedule,
     waits: Waits,
 }
 
@@ -128,7 +128,7 @@ enum Waits {
 }
 
 impl Waits {
-    fn of(lease: &Lease, keep: &Keep) -> Self {
+    fn of(lease: &Lease, keep: &Schedule) -> Self {
         match (lease.validity(), lease.poll_timeout()) {
             (None, _) => Self::Guard,
             (Some(validity), Some(deadline)) => Self::Verdict(deadline.min(validity.until())),
@@ -140,7 +140,7 @@ impl Waits {
 }
 
 /// What happened to a lease, for its schedule and for the log.
-fn tell(event: Event, driver: &Driver, keep: &mut Keep, now: Instant) {
+fn tell(event: Event, driver: &Driver, keep: &mut Schedule, now: Instant) {
     let key = driver.lease().key();
     match event {
         Event::Extended(_) => keep.confirmed(driver.lease().round().started(), random()),
@@ -173,7 +173,7 @@ impl Work {
     fn take_order(&mut self, order: Order) {
         match order {
             Order::Keep { id, kept, counted, keep } => {
-                self.leases.insert(id, Entry { kept, counted, keep, waits: Waits::Guard });
+                self.leases.insert(id, Renewing { kept, counted, keep, waits: Waits::Guard });
                 self.fresh.push_back((self.clock.now().after(FRESH), id));
                 if self.closed {
                     return self.end(id);
@@ -207,7 +207,7 @@ impl Work {
         }
     }
 
-    fn forget(&mut self, id: LeaseId) -> Option<Entry> {
+    fn forget(&mut self, id: LeaseId) -> Option<Renewing> {
         self.wait(id, Waits::Guard);
         self.asked.remove(&id);
         self.leases.remove(&id)
@@ -338,7 +338,7 @@ impl Work {
                 self.next_bundle += 1;
                 self.bundles.insert(number, calls.clone());
                 let mailbox = self.mailbox.clone();
-                let admitted = door.send(Request { operation, debt: None, mailbox, call: number });
+                let admitted = door.send(Outgoing { operation, debt: None, mailbox, call: number });
                 if admitted.is_err() {
                     self.bundles.remove(&number);
                 }
@@ -362,7 +362,7 @@ impl Work {
     /// Takes up what happened to a lease, and lets it wait for what comes next.
     fn settle(&mut self, id: LeaseId) {
         let Some(entry) = self.leases.get_mut(&id) else { return };
-        let Entry { kept, keep, .. } = entry;
+        let Renewing { kept, keep, .. } = entry;
         let mut kept = kept.lock();
         let waits = match kept.as_mut() {
             Some(driver) => {

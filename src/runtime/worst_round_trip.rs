@@ -5,9 +5,9 @@ use std::time::Duration;
 
 /// The worst round trip of late, in nanoseconds. A bad one is forgotten over some twenty good ones.
 #[derive(Debug, Default)]
-pub(crate) struct Pace(AtomicU64);
+pub(crate) struct WorstRoundTrip(AtomicU64);
 
-impl Pace {
+impl WorstRoundTrip {
     /// A round trip took so long. Of two at the same time one may be missed, which changes nothing.
     pub(crate) fn note(&self, round_trip: Duration) {
         let nanos = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
@@ -28,7 +28,7 @@ mod tests {
     /// A bad round trip counts for a while, not for ever.
     #[test]
     fn worst_is_forgotten_slowly() {
-        let (pace, good) = (Pace::default(), Duration::from_millis(1));
+        let (pace, good) = (WorstRoundTrip::default(), Duration::from_millis(1));
         pace.note(Duration::from_millis(10));
         pace.note(good);
         assert_eq!(pace.worst(), Duration::from_micros(8_750));

@@ -1,4 +1,4 @@
-//! Waiting for guarded nodes: until so many of the connected ones count that asking makes sense again.
+//! Waiting for young nodes: until so many of the connected ones count that asking makes sense again.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// When a quorum of nodes counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outlook {
-    /// Now, as far as the restart guard is concerned; or too few nodes are connected to tell, which asking shows best.
+    /// Now, as far as the restart delay is concerned; or too few nodes are connected to tell, which asking shows best.
     Open,
     /// At this moment: all nodes are connected, and time is all that is missing.
     Surely(Instant),
@@ -27,7 +27,7 @@ pub(super) enum Outlook {
 pub(super) fn outlook(shared: &Shared, now: Instant) -> Outlook {
     let from = |(index, node): (usize, &Node)| {
         let up = matches!(*node.state().borrow(), State::Up | State::Suspect);
-        match shared.census.standing(NodeId::new(index)) {
+        match shared.node_table.standing(NodeId::new(index)) {
             Standing::CountsFrom(from) if up => Some(from),
             _ => None,
         }

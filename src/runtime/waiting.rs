@@ -1,6 +1,6 @@
-//! Carries one waiter's messages: from standing in line to holding the lock, or out of the line.
+//! Carries one waiter's messages: from waiting in the queue to holding the lock, or out of the queue.
 //!
-//! It decides nothing. Dropping it at any await leaves the line wherever the waiter stands, and undoes a claim that is
+//! It decides nothing. Dropping it at any await leaves the queue wherever the waiter stands, and undoes a claim that is
 //! under way.
 
 use std::future::poll_fn;
@@ -18,25 +18,25 @@ use crate::protocol::lease::{Asking, Event as LeaseEvent, Lease};
 use crate::protocol::message::{Holder, Reply};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::time::Instant;
-use crate::protocol::wait_queue::rank::{self, Lines, Ranks};
-use crate::protocol::wait_queue::waiter::{Event, Habits, Waiter};
+use crate::protocol::wait_queue::rank::{self, QueueNodes, Ranks};
+use crate::protocol::wait_queue::waiter::{Event, Waiter, WaiterSettings};
 use crate::runtime::shared::{Counted, Shared};
 
-/// How standing in line ended.
+/// How waiting in the queue ended.
 pub(crate) enum Ended {
     /// The lock is held.
     Acquired(Box<(Driver, Counted)>),
-    /// No line can be used.
+    /// No queue can be used.
     Unable(Reply),
-    /// The wait is over; who held the lock where the line was kept, as far as is known.
-    WaitOver(Option<(NodeId, Option<Holder>)>),
+    /// The wait is over; who held the lock where the queue was kept, as far as is known.
+    TimedOut(Option<(NodeId, Option<Holder>)>),
 }
 
 /// A waiter and its calls in flight.
-struct InLine<'a> {
+struct Queued<'a> {
     shared: &'a Arc<Shared>,
     request: &'a Request,
-    lines: Lines,
+    queues: QueueNodes,
     waiter: Waiter,
     /// One for each owner: what was released must not be sent again in another form.
     mailbox: Arc<Mailbox>,
@@ -47,7 +47,7 @@ struct InLine<'a> {
     _waiting: meter::Waiting,
 }
 
-/// Stands in line until the lock is held or `deadline` has come. `last` is set to the cause of each failed claim.
+/// Waits in the queue until the lock is held or `deadline` has come. `last` is set to the cause of each failed claim.
 pub(super) async fn wait(
     shared: &Arc<Shared>,
     request: &Request,
@@ -55,22 +55,22 @@ pub(super) async fn wait(
     deadline: Instant,
     last: &mut Option<Failed>,
 ) -> Result<Ended, AcquireError> {
-    // Until it has left the line, a client that closes waits for it.
+    // Until it has left the queue, a client that closes waits for it.
     let counted = Counted::new(shared.clone());
     if shared.closing.is_cancelled() {
         return Err(AcquireError::Closed);
     }
     let client = shared.wakeups.client();
-    let habits = Habits {
+    let habits = WaiterSettings {
         client,
-        hand_over: rank::hand_over(shared.pace.worst(), request.terms.ttl),
+        hand_over: rank::hand_over(shared.worst_round_trip.worst(), request.terms.ttl),
         reply_timeout: request.terms.reply_timeout,
         drift: request.terms.drift,
     };
-    let mut in_line = InLine {
+    let mut in_queue = Queued {
         shared,
         request,
-        lines: acquire::lines(shared, ranks),
+        queues: acquire::queues(shared, ranks),
         waiter: Waiter::new(request.key.clone(), *ranks, habits, random()),
         mailbox: Mailbox::new(),
         registered: None,
@@ -80,11 +80,11 @@ pub(super) async fn wait(
         _waiting: meter::Waiting::new(),
     };
     loop {
-        in_line.settle()?;
-        match in_line.waiter.poll_event() {
+        in_queue.settle()?;
+        match in_queue.waiter.poll_event() {
             Some(Event::Claim { patient }) => {
-                // Boxed: thousands may stand in line, and few of them claim at a time.
-                if let Some(driver) = Box::pin(in_line.claim(patient, last)).await {
+                // Boxed: thousands may wait in the queue, and few of them claim at a time.
+                if let Some(driver) = Box::pin(in_queue.claim(patient, last)).await {
                     return Ok(Ended::Acquired(Box::new((driver, counted))));
                 }
                 if let Some((error, _)) = last.take_if(|(error, _)| is_final(error)) {
@@ -92,7 +92,7 @@ pub(super) async fn wait(
                 }
                 // At its end a wait begins nothing more.
                 if shared.clock.now() >= deadline {
-                    return Ok(Ended::WaitOver(in_line.holder.take()));
+                    return Ok(Ended::TimedOut(in_queue.holder.take()));
                 }
                 continue;
             }
@@ -102,33 +102,33 @@ pub(super) async fn wait(
                 if place.entered {
                     meter::stands(place.before.saturating_add(1));
                 }
-                in_line.holder = Some((in_line.waiter.node(), place.holder));
-                in_line.sit(score, dropped);
+                in_queue.holder = Some((in_queue.waiter.node(), place.holder));
+                in_queue.sit(score, dropped);
                 continue;
             }
             Some(Event::Unable(reply)) => {
-                tracing::debug!(key = %request.key, ?reply, "no line to stand in, polling");
+                tracing::debug!(key = %request.key, ?reply, "no queue to stand in, polling");
                 return Ok(Ended::Unable(reply));
             }
             None => {}
         }
-        let due = in_line.waiter.poll_timeout().unwrap_or(Instant::FAR_FUTURE);
+        let due = in_queue.waiter.poll_timeout().unwrap_or(Instant::FAR_FUTURE);
         tokio::select! {
             biased;
             () = shared.closing.cancelled() => return Err(AcquireError::Closed),
-            news = poll_fn(|cx| in_line.mailbox.poll_news(cx)) => in_line.take(news),
+            news = poll_fn(|cx| in_queue.mailbox.poll_news(cx)) => in_queue.take(news),
             () = shared.clock.doze_until(due.min(deadline)) => {
                 let now = shared.clock.now();
                 if now >= deadline {
-                    return Ok(Ended::WaitOver(in_line.holder.take()));
+                    return Ok(Ended::TimedOut(in_queue.holder.take()));
                 }
-                in_line.waiter.handle_timeout(now);
+                in_queue.waiter.handle_timeout(now);
             }
         }
     }
 }
 
-impl InLine<'_> {
+impl Queued<'_> {
     fn now(&self) -> Instant {
         self.shared.clock.now()
     }
@@ -144,12 +144,12 @@ impl InLine<'_> {
             if let Some(seat) = self.seat.take()
                 && seat.group().1 != self.waiter.node()
             {
-                // This one leaves the node's line for another's: the others of this client find out why.
+                // This one leaves the node's queue for another's: the others of this client find out why.
                 self.shared.wakeups.nudge(seat.group(), owner);
             }
             self.registered = Some(self.shared.wakeups.register(owner, self.mailbox.clone()));
             let deaf = self.shared.nodes.get(self.waiter.node().index()).is_some_and(node::Node::is_deaf);
-            self.shared.hints.note(&self.request.key, self.waiter.node());
+            self.shared.contended_keys.note(&self.request.key, self.waiter.node());
             self.waiter.supply(owner, deaf, self.now());
             self.pump();
         }
@@ -163,7 +163,7 @@ impl InLine<'_> {
             if send.operation.releases() {
                 self.mailbox.end();
             }
-            let request = node::Request {
+            let request = node::Outgoing {
                 operation: send.operation,
                 debt: send.debt,
                 mailbox: self.mailbox.clone(),
@@ -184,7 +184,7 @@ impl InLine<'_> {
         for delivery in news.deliveries {
             tracing::trace!(node = %delivery.node, reply = ?delivery.reply, "line");
             if matches!(delivery.reply, Reply::Queued(_) | Reply::Voted) {
-                self.shared.pace.note(now.since(self.asked));
+                self.shared.worst_round_trip.note(now.since(self.asked));
             }
             self.waiter.handle_reply(delivery.call as u32, delivery.connection, delivery.reply, now);
         }
@@ -239,7 +239,7 @@ impl InLine<'_> {
         let (owner, node) = (self.waiter.owner(), self.waiter.node());
         let (key, terms) = (self.request.key.clone(), self.request.terms);
         let lease = Lease::acquire(terms, key, owner, Asking::Claim, self.now());
-        let lease = self.request.shaped(lease, Some(self.lines), self.shared).voted_by(
+        let lease = self.request.shaped(lease, Some(self.queues), self.shared).voted_by(
             node,
             self.waiter.doubt(),
             patient,
@@ -258,11 +258,11 @@ impl InLine<'_> {
         match event {
             None => None,
             Some(LeaseEvent::Failed(failure)) => {
-                let setback = self.waiter.setback(driver.lease().round());
-                tracing::debug!(key = %self.request.key, ?failure, ?setback, "claim failed");
+                let claim_failure = self.waiter.claim_failure(driver.lease().round());
+                tracing::debug!(key = %self.request.key, ?failure, ?claim_failure, "claim failed");
                 *last = Some(explain(self.shared, self.request, &driver, failure));
                 let doubt = driver.surrender();
-                self.waiter.claim_failed(doubt, setback, self.now());
+                self.waiter.claim_failed(doubt, claim_failure, self.now());
                 None
             }
             Some(_) => Some(driver),
@@ -270,7 +270,7 @@ impl InLine<'_> {
     }
 }
 
-impl Drop for InLine<'_> {
+impl Drop for Queued<'_> {
     fn drop(&mut self) {
         self.waiter.give_up();
         self.pump();

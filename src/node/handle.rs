@@ -1,8 +1,8 @@
 //! Admission to one node: who gets in, on which connection, and what the caller is told at once.
 //!
-//! The door is shared by all callers and knows three things: whether there is a connection (and which), whether the
-//! node is suspect, and how many calls are inside. It decides "not sent" without waiting for anything. The desk is the
-//! other side of the door, held by the node's task alone.
+//! The admission is shared by all callers and knows three things: whether there is a connection (and which), whether the
+//! node is suspect, and how many calls are inside. It decides "not sent" without waiting for anything. The inbox is the
+//! other side of the admission, held by the node's task alone.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-use super::census::Census;
-use super::hints::Hints;
-use super::mailbox::{Delivery, Request};
+use super::contended_keys::ContendedKeys;
+use super::mailbox::{Delivery, Outgoing};
+use super::node_table::NodeTable;
 use crate::meter;
 use crate::protocol::in_doubt::Debt;
 use crate::protocol::message::{ConnectionId, NotSent, Operation, Reply, ServerMessage, Unknown};
@@ -22,7 +22,7 @@ use crate::protocol::restart::Standing;
 use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::rank::NodeName;
 
-/// Bounds of one node's door.
+/// Bounds of one node's admission.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Most calls inside, queued and in flight together, that may create a key; twice as many of all kinds. Those about
@@ -91,12 +91,12 @@ pub(crate) enum State {
 /// A node as callers see it.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    door: Arc<Door>,
+    admission: Arc<Admission>,
     queue: mpsc::UnboundedSender<Call>,
 }
 
 #[derive(Debug)]
-struct Door {
+struct Admission {
     id: NodeId,
     address: Arc<str>,
     limits: Limits,
@@ -106,19 +106,19 @@ struct Door {
     inside: AtomicUsize,
     state: watch::Sender<State>,
     trouble: Mutex<ServerMessage>,
-    census: Arc<Census>,
+    node_table: Arc<NodeTable>,
     debts: Arc<Debts>,
     /// [`NodeName`] as bits; 0 while it is not known.
     name: AtomicU64,
     /// Wake-ups of this node do not reach us.
     deaf: AtomicBool,
-    hints: Arc<Hints>,
+    contended_keys: Arc<ContendedKeys>,
 }
 
-/// The task's side of the door.
+/// The task's side of the admission.
 #[derive(Debug)]
-pub(crate) struct Desk {
-    door: Arc<Door>,
+pub(crate) struct Inbox {
+    admission: Arc<Admission>,
     queue: mpsc::UnboundedReceiver<Call>,
     connections: u64,
 }
@@ -127,24 +127,24 @@ pub(crate) struct Desk {
 /// answered "unknown".
 #[derive(Debug)]
 pub(crate) struct Call {
-    request: Option<Request>,
+    request: Option<Outgoing>,
     /// The connection it was admitted to; on any other it must not be sent.
     pub(crate) connection: ConnectionId,
-    door: Arc<Door>,
+    admission: Arc<Admission>,
 }
 
-/// A node and the desk behind it. `debts` leads to the janitor; what releases tell of waiters goes to `hints`, and
-/// what the node's grants are worth is read from `census`.
+/// A node and the inbox behind it. `debts` leads to the janitor; what releases tell of waiters goes to `contended_keys`, and
+/// what the node's grants are worth is read from `node_table`.
 pub(crate) fn node(
     id: NodeId,
     address: Arc<str>,
     limits: Limits,
     debts: Arc<Debts>,
-    hints: Arc<Hints>,
-    census: Arc<Census>,
-) -> (Node, Desk) {
+    contended_keys: Arc<ContendedKeys>,
+    node_table: Arc<NodeTable>,
+) -> (Node, Inbox) {
     let trouble: ServerMessage = "connecting".into();
-    let door = Arc::new(Door {
+    let admission = Arc::new(Admission {
         id,
         address,
         limits,
@@ -153,15 +153,15 @@ pub(crate) fn node(
         inside: AtomicUsize::new(0),
         state: watch::Sender::new(State::Connecting),
         trouble: Mutex::new(trouble),
-        census,
+        node_table,
         debts,
         name: AtomicU64::new(0),
         deaf: AtomicBool::new(false),
-        hints,
+        contended_keys,
     });
     let (sender, queue) = mpsc::unbounded_channel();
-    let node = Node { door: door.clone(), queue: sender };
-    (node, Desk { door, queue, connections: 0 })
+    let node = Node { admission: admission.clone(), queue: sender };
+    (node, Inbox { admission, queue, connections: 0 })
 }
 
 impl Node {
@@ -169,21 +169,21 @@ impl Node {
     ///
     /// Refused at once, with nothing written, where the node cannot take it; a debt that travels with the request then
     /// goes to the janitor. Never waits, and works from any thread, inside a runtime or not.
-    pub(crate) fn send(&self, request: Request) -> Result<ConnectionId, NotSent> {
+    pub(crate) fn send(&self, request: Outgoing) -> Result<ConnectionId, NotSent> {
         let keys = request.operation.keys();
         let connection = match self.admit(request.operation.creates(), keys) {
             Ok(connection) => connection,
             Err(reason) => {
-                self.door.owe(request.debt);
+                self.admission.owe(request.debt);
                 return Err(reason);
             }
         };
-        let call = Call { request: Some(request), connection, door: self.door.clone() };
+        let call = Call { request: Some(request), connection, admission: self.admission.clone() };
         self.queue.send(call).map(|()| connection).map_err(|mut refused| {
             // The task has ended; so will the client. The call must not report to a mailbox that is told here.
             let request = refused.0.request.take();
-            self.door.owe(request.and_then(|request| request.debt));
-            self.door.inside.fetch_sub(keys, Ordering::SeqCst);
+            self.admission.owe(request.and_then(|request| request.debt));
+            self.admission.inside.fetch_sub(keys, Ordering::SeqCst);
             NotSent::Closed
         })
     }
@@ -192,20 +192,20 @@ impl Node {
     /// undo of what was admitted is never turned away for the sake of new work. A call about many `keys` counts as many:
     /// it may have to be sent as that many commands.
     fn admit(&self, creates: bool, keys: usize) -> Result<ConnectionId, NotSent> {
-        let door = &*self.door;
-        let connection = door.connection.load(Ordering::Acquire);
+        let admission = &*self.admission;
+        let connection = admission.connection.load(Ordering::Acquire);
         if connection == 0 {
             if self.queue.is_closed() {
                 return Err(NotSent::Closed);
             }
-            return Err(NotSent::Down(door.trouble()));
+            return Err(NotSent::Down(admission.trouble()));
         }
-        if door.suspect.load(Ordering::Relaxed) {
+        if admission.suspect.load(Ordering::Relaxed) {
             return Err(NotSent::Suspect);
         }
-        let most = if creates { door.limits.backlog } else { 2 * door.limits.backlog };
-        if door.inside.fetch_add(keys, Ordering::SeqCst) + keys > most {
-            door.inside.fetch_sub(keys, Ordering::SeqCst);
+        let most = if creates { admission.limits.backlog } else { 2 * admission.limits.backlog };
+        if admission.inside.fetch_add(keys, Ordering::SeqCst) + keys > most {
+            admission.inside.fetch_sub(keys, Ordering::SeqCst);
             return Err(NotSent::Backlog);
         }
         Ok(ConnectionId(connection))
@@ -213,7 +213,7 @@ impl Node {
 
     /// Where the node is, without secrets.
     pub(crate) fn address(&self) -> &Arc<str> {
-        &self.door.address
+        &self.admission.address
     }
 
     /// Whether the node's task has ended, for good.
@@ -223,32 +223,33 @@ impl Node {
 
     /// Whether every admitted call has been answered, and what the answers left is with [`Debts`].
     pub(crate) fn is_idle(&self) -> bool {
-        self.door.inside.load(Ordering::SeqCst) == 0
+        self.admission.inside.load(Ordering::SeqCst) == 0
     }
 
     /// What names the node for all clients alike, once it was connected.
     pub(crate) fn name(&self) -> Option<NodeName> {
-        let bits = self.door.name.load(Ordering::Relaxed);
+        let bits = self.admission.name.load(Ordering::Relaxed);
         (bits != 0).then(|| NodeName::from_bits(bits))
     }
 
     /// Whether wake-ups of this node do not reach this client.
     pub(crate) fn is_deaf(&self) -> bool {
-        self.door.deaf.load(Ordering::Relaxed)
+        self.admission.deaf.load(Ordering::Relaxed)
     }
 
     /// Whether the node takes work now, as far as is known.
     pub(crate) fn is_usable(&self) -> bool {
-        self.door.connection.load(Ordering::Relaxed) != 0 && !self.door.suspect.load(Ordering::Relaxed)
+        self.admission.connection.load(Ordering::Relaxed) != 0
+            && !self.admission.suspect.load(Ordering::Relaxed)
     }
 
     /// How the node stands, now and from now on.
     pub(crate) fn state(&self) -> watch::Receiver<State> {
-        self.door.state.subscribe()
+        self.admission.state.subscribe()
     }
 }
 
-impl Door {
+impl Admission {
     fn trouble(&self) -> ServerMessage {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -269,65 +270,65 @@ impl Door {
     }
 }
 
-impl Desk {
-    /// A new connection takes calls from now on, with the node's grants worth what the census says. Returns its name.
+impl Inbox {
+    /// A new connection takes calls from now on, with the node's grants worth what the node_table says. Returns its name.
     /// `name` is the node's for all clients, and `deaf` says that it cannot wake this one.
     pub(crate) fn open(&mut self, name: NodeName, deaf: bool) -> ConnectionId {
         self.connections += 1;
-        let door = &*self.door;
-        door.name.store(name.to_bits(), Ordering::Relaxed);
-        door.deaf.store(deaf, Ordering::Relaxed);
-        door.suspect.store(false, Ordering::Relaxed);
-        door.connection.store(self.connections, Ordering::Release);
-        door.set_state(State::Up);
-        door.debts.send(Notice::Usable(door.id));
+        let admission = &*self.admission;
+        admission.name.store(name.to_bits(), Ordering::Relaxed);
+        admission.deaf.store(deaf, Ordering::Relaxed);
+        admission.suspect.store(false, Ordering::Relaxed);
+        admission.connection.store(self.connections, Ordering::Release);
+        admission.set_state(State::Up);
+        admission.debts.send(Notice::Usable(admission.id));
         ConnectionId(self.connections)
     }
 
     /// The node has another name than before.
     pub(crate) fn rename(&mut self, name: NodeName) {
-        self.door.name.store(name.to_bits(), Ordering::Relaxed);
+        self.admission.name.store(name.to_bits(), Ordering::Relaxed);
     }
 
     /// What the node's own memory is worth from now on.
     #[cfg(feature = "testing")]
     pub(crate) fn stand(&mut self, standing: Standing) {
-        self.door.census.set_standing(self.door.id, standing);
+        self.admission.node_table.set_standing(self.admission.id, standing);
     }
 
     /// What the node's grants are worth now.
     pub(crate) fn standing(&self) -> Standing {
-        self.door.census.standing(self.door.id)
+        self.admission.node_table.standing(self.admission.id)
     }
 
     /// A call was answered after so long.
     pub(crate) fn note_round_trip(&mut self, round_trip: Duration) {
-        self.door.census.note_round_trip(self.door.id, round_trip);
-        meter::round_trip(&self.door.address, round_trip);
+        self.admission.node_table.note_round_trip(self.admission.id, round_trip);
+        meter::round_trip(&self.admission.address, round_trip);
     }
 
     /// No connection takes calls any more, because of this trouble.
     pub(crate) fn close(&mut self, trouble: ServerMessage) {
-        let door = &*self.door;
-        *door.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble.clone();
-        door.connection.store(0, Ordering::Release);
-        door.suspect.store(false, Ordering::Relaxed);
-        door.set_state(State::Down(trouble));
+        let admission = &*self.admission;
+        *admission.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble.clone();
+        admission.connection.store(0, Ordering::Release);
+        admission.suspect.store(false, Ordering::Relaxed);
+        admission.set_state(State::Down(trouble));
     }
 
     /// The node is silent for too long, or speaks again.
     pub(crate) fn set_suspect(&mut self, suspect: bool) {
-        let door = &*self.door;
-        if door.suspect.swap(suspect, Ordering::Relaxed) == suspect {
+        let admission = &*self.admission;
+        if admission.suspect.swap(suspect, Ordering::Relaxed) == suspect {
             return;
         }
         if suspect {
-            tracing::warn!(node = %door.id, address = %door.address, "node is silent, not used until it answers");
-            door.set_state(State::Suspect);
+            tracing::warn!(node = %admission.id, address = %admission.address, "node is silent, not used until it answers");
+            admission.set_state(State::Suspect);
         } else {
-            tracing::info!(node = %door.id, address = %door.address, "node answers again");
-            door.set_state(State::Up);
-            door.debts.send(Notice::Usable(door.id));
+            tracing::info!(node = %admission.id, address = %admission.address, "node answers again");
+            admission.set_state(State::Up);
+            admission.debts.send(Notice::Usable(admission.id));
         }
     }
 
@@ -343,24 +344,24 @@ impl Desk {
 
     /// Takes nothing new; what was admitted is still served.
     pub(crate) fn shut(&mut self) {
-        self.door.connection.store(0, Ordering::Release);
+        self.admission.connection.store(0, Ordering::Release);
         self.queue.close();
     }
 
     /// The node's number.
     pub(crate) fn id(&self) -> NodeId {
-        self.door.id
+        self.admission.id
     }
 
     /// Where the node is, without secrets.
     pub(crate) fn address(&self) -> &Arc<str> {
-        &self.door.address
+        &self.admission.address
     }
 }
 
 impl Call {
     /// What is asked.
-    pub(crate) fn request(&self) -> Option<&Request> {
+    pub(crate) fn request(&self) -> Option<&Outgoing> {
         self.request.as_ref()
     }
 
@@ -372,14 +373,14 @@ impl Call {
     /// Answers the call where it stands; afterwards [`Call::request`] is `None`.
     pub(crate) fn answer(&mut self, reply: Reply, at: Instant) {
         let Some(request) = self.request.take() else { return };
-        self.door.owe(request.debt.and_then(|debt| debt.after(self.connection, &reply)));
+        self.admission.owe(request.debt.and_then(|debt| debt.after(self.connection, &reply)));
         if let Operation::HandOver { key, .. } = &request.operation {
-            self.door.hints.released(key, self.door.id, &reply);
+            self.admission.contended_keys.released(key, self.admission.id, &reply);
         }
-        let (node, connection) = (self.door.id, self.connection);
+        let (node, connection) = (self.admission.id, self.connection);
         let (creates, keys) = (request.operation.creates(), request.operation.keys());
-        let standing = self.door.census.standing(node);
-        meter::answered(&self.door.address, request.operation.name(), &reply);
+        let standing = self.admission.node_table.standing(node);
+        meter::answered(&self.admission.address, request.operation.name(), &reply);
         request.mailbox.deliver(Delivery {
             node,
             call: request.call,
@@ -390,7 +391,7 @@ impl Call {
             at,
         });
         // Last: the call counts until everything that it left counts elsewhere.
-        self.door.inside.fetch_sub(keys, Ordering::SeqCst);
+        self.admission.inside.fetch_sub(keys, Ordering::SeqCst);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which keys are contended, as far as this client's own releases and waits tell.
 //!
-//! Who handed a key over stands in line for it the next time instead of barging in. A hint may be wrong in both
+//! Who handed a key over waits in the queue for it the next time instead of barging in. A hint may be wrong in both
 //! directions, and costs one command then.
 
 use std::collections::HashMap;
@@ -15,14 +15,14 @@ const MOST: usize = 4_096;
 
 /// The contended keys of one client.
 #[derive(Debug, Default)]
-pub(crate) struct Hints {
+pub(crate) struct ContendedKeys {
     /// How many there are, so that a client without contention never takes the lock.
     count: AtomicUsize,
     /// Each with the node at which somebody waits.
     keys: Mutex<HashMap<Key, NodeId>>,
 }
 
-impl Hints {
+impl ContendedKeys {
     /// Somebody waits, or waited, for this key at this node.
     pub(crate) fn note(&self, key: &Key, node: NodeId) {
         let mut keys = self.lock();
@@ -39,13 +39,13 @@ impl Hints {
         self.count.store(keys.len(), Ordering::Relaxed);
     }
 
-    /// Whether the next acquire of this key should stand in line.
+    /// Whether the next acquire of this key should wait in the queue.
     pub(crate) fn contains(&self, key: &Key) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && self.lock().contains_key(key)
     }
 
-    /// What a node that may keep a line answered to a release: somebody waited there, or nobody did. That nobody waits
-    /// says nothing at a node that keeps no line at present.
+    /// What a node that may keep a queue answered to a release: somebody waited there, or nobody did. That nobody waits
+    /// says nothing at a node that keeps no queue at present.
     pub(crate) fn released(&self, key: &Key, node: NodeId, reply: &Reply) {
         match reply {
             Reply::HandedOver => self.note(key, node),
@@ -73,28 +73,28 @@ mod tests {
         Key::new(number.to_le_bytes())
     }
 
-    /// A key is contended from a hand-over on, until a release finds nobody in line.
+    /// A key is contended from a hand-over on, until a release finds nobody in the queue.
     #[test]
     fn hints_come_with_a_hand_over_and_go_with_the_line() {
-        let hints = Hints::default();
+        let contended_keys = ContendedKeys::default();
         let (here, elsewhere) = (NodeId::new(0), NodeId::new(1));
-        hints.released(&key(1), here, &Reply::HandedOver);
-        hints.released(&key(2), here, &Reply::Granted);
-        assert!(hints.contains(&key(1)) && !hints.contains(&key(2)));
+        contended_keys.released(&key(1), here, &Reply::HandedOver);
+        contended_keys.released(&key(2), here, &Reply::Granted);
+        assert!(contended_keys.contains(&key(1)) && !contended_keys.contains(&key(2)));
 
-        hints.released(&key(1), here, &Reply::Absent);
-        hints.released(&key(1), elsewhere, &Reply::Granted);
-        assert!(hints.contains(&key(1)));
-        hints.released(&key(1), here, &Reply::Granted);
-        assert!(!hints.contains(&key(1)));
+        contended_keys.released(&key(1), here, &Reply::Absent);
+        contended_keys.released(&key(1), elsewhere, &Reply::Granted);
+        assert!(contended_keys.contains(&key(1)));
+        contended_keys.released(&key(1), here, &Reply::Granted);
+        assert!(!contended_keys.contains(&key(1)));
     }
 
     /// Rule 10: bounded.
     #[test]
     fn hints_are_bounded() {
-        let hints = Hints::default();
-        (0..3 * MOST).for_each(|number| hints.note(&key(number), NodeId::new(0)));
-        assert_eq!(hints.lock().len(), MOST);
-        assert!(hints.contains(&key(3 * MOST - 1)));
+        let contended_keys = ContendedKeys::default();
+        (0..3 * MOST).for_each(|number| contended_keys.note(&key(number), NodeId::new(0)));
+        assert_eq!(contended_keys.lock().len(), MOST);
+        assert!(contended_keys.contains(&key(3 * MOST - 1)));
     }
 }
