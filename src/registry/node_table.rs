@@ -12,7 +12,7 @@ use futures::task::AtomicWaker;
 use tokio::sync::watch;
 
 use crate::protocol::quorum::{NodeId, Quorum};
-use crate::protocol::restart::{ClientClock, Jump, Role, Standing, StoodStill};
+use crate::protocol::restart::{ClientClock, Jump, LOOKS_LAST, Role, Standing, StoodStill};
 use crate::protocol::time::Instant;
 
 /// For so long after a client was the first on its nodes, those that connect a little later are new as well. They were
@@ -146,7 +146,7 @@ impl NodeTable {
             NONE => {
                 let looked = Instant::from_nanos(cell.looked.load(Ordering::Acquire));
                 let from = Instant::from_nanos(cell.from.load(Ordering::Acquire));
-                Standing::CountsFrom(from).as_seen(looked, now)
+                Standing::CountsFrom(from).as_seen(looked, LOOKS_LAST, now)
             }
             earlier => Standing::SameAs(NodeId::new(usize::from(earlier))),
         }

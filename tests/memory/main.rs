@@ -4,5 +4,6 @@
 mod examples;
 mod interface;
 mod metrics;
+mod one_node;
 mod runtime;
 mod users_service;

@@ -67,7 +67,7 @@ fn imports(text: &str) -> Vec<(usize, &str)> {
 /// Law: imports go downwards only.
 #[test]
 fn each_layer_imports_only_from_those_before_it() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = harness::top().join("src");
     let (mut judged, mut upward) = (0, Vec::new());
     for (path, layer) in files(&root, None) {
         let is_test = path.file_name().is_some_and(|name| TESTS.iter().any(|test| name == *test));
@@ -92,7 +92,7 @@ fn each_layer_imports_only_from_those_before_it() {
 /// Law: every folder and file of the library has its layer.
 #[test]
 fn each_part_has_its_layer() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = harness::top().join("src");
     let known = |name: &str| row(name).is_some() || ["lib", "docs", "bin"].contains(&name);
     for (path, layer) in files(&root, None) {
         assert!(known(&layer), "{} is in no layer", path.display());

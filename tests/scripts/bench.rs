@@ -101,7 +101,7 @@ impl Bench {
         Self { connection, ears, heard, pass, look }
     }
 
-    /// Makes a script known to the server; nothing where it is no Lua.
+    /// Makes a script known to the server; nothing if it is no Lua.
     pub fn load(&mut self, text: &str) -> Option<String> {
         let script = [BEFORE, text].concat();
         redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut self.connection).ok()
@@ -197,8 +197,7 @@ impl Bench {
     }
 }
 
-/// What no answer of a script looks like: the life of a key is -1 where it is not known or has no end, and no value is longer
-/// than 64 bytes.
+/// What is wrong with the form of an answer. A life that is not known or has no end is -1, and no value is longer than 64 bytes.
 fn malformed(operation: &Operation, answer: &Value) -> Option<&'static str> {
     let Value::Array(parts) = answer else { return None };
     if let Operation::ExtendAll { extensions } = operation {

@@ -9,7 +9,7 @@ use std::ops::Range;
 pub struct Change {
     /// The first line that is changed, from 1.
     pub line: usize,
-    /// That line as it is, and as it becomes: nothing where it is left out.
+    /// That line as it is, and as it becomes: nothing if it is left out.
     pub from: String,
     pub to: String,
     /// The whole file with the change.

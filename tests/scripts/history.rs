@@ -1,7 +1,7 @@
 //! Histories of one server: what it is asked, what time passes, what others do to its data, and what must come of it.
 //!
-//! What must come of it is computed by [`Store`], with rules of its own for users who lack a right and for data that is no
-//! counter. The scripts are not looked at here.
+//! [`Store`] computes what must come of it. `rights.rs` has the rules for users that lack a right. The scripts are not looked at
+//! here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,6 +20,8 @@ use redquorum::protocol::validity::Ttl;
 use redquorum::protocol::wait_queue::rank::MOST_QUEUED;
 use redquorum::testing::script_command;
 
+use crate::rights::{DENIED, Denied};
+
 /// The clients that listen on their channels. Others are as good as dead.
 pub const LISTENING: [u8; 2] = [1, 2];
 
@@ -33,14 +35,14 @@ const BEGINNING: u64 = 1_800_000_000_999_456;
 const TTLS: [u64; 3] = [60_700, 120_900, 240_800];
 const HAND_OVERS: [u64; 2] = [20_600, 40_400];
 
-/// In microseconds: first those that a waiting client stays alive for, and the bounds of that.
+/// In microseconds: first those around the time for which a waiting client counts as alive.
 const PASSING: [u64; 9] =
     [7, 544, 1_000_000, 2_999_000, 3_000_000, 3_001_000, 10_000_000, 31_000_000, 130_000_000];
 
-/// As many commands as no script needs here.
+/// More commands than any script needs here.
 const FAR_TOO_MANY: usize = 300;
 
-/// Owners, of whom two are of each client.
+/// Two owners for each of three clients.
 const OWNERS: u8 = 6;
 
 /// What a history does most.
@@ -60,7 +62,7 @@ pub struct History {
     pub wake_ups: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// One step, and what there is behind it.
+/// One step, and what the server keeps after it.
 pub struct Step {
     pub what: String,
     pub sent: Sent,
@@ -123,70 +125,12 @@ impl fmt::Debug for Data {
     }
 }
 
-/// A right that the user lacks for one operation, or what else forbids a command on a key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Denied {
-    ReadKey,
-    SetKey,
-    DeleteKey,
-    Lengthen,
-    LifeLeft,
-    ReadCounter,
-    SetCounter,
-    Publish,
-    LookForLine,
-    UseLine,
-    CountLine,
-    EndLooks,
-    DeleteLooks,
-}
-
-/// What the error says, then.
-pub const DENIED_ERROR: &str = "NOPERM denied";
-
-const DENIED: [Denied; 13] = [
-    Denied::ReadKey,
-    Denied::SetKey,
-    Denied::DeleteKey,
-    Denied::Lengthen,
-    Denied::LifeLeft,
-    Denied::ReadCounter,
-    Denied::SetCounter,
-    Denied::Publish,
-    Denied::LookForLine,
-    Denied::UseLine,
-    Denied::CountLine,
-    Denied::EndLooks,
-    Denied::DeleteLooks,
-];
-
-impl Denied {
-    /// The command that is answered with an error, on this key only; on all where there is none.
-    fn command(self, key: &Key) -> (&'static [u8], Vec<u8>) {
-        match self {
-            Self::ReadKey => (b"GET", key.as_bytes().to_vec()),
-            Self::SetKey => (b"SET", key.as_bytes().to_vec()),
-            Self::DeleteKey => (b"DEL", key.as_bytes().to_vec()),
-            Self::Lengthen => (b"PEXPIRE", key.as_bytes().to_vec()),
-            Self::LifeLeft => (b"PTTL", key.as_bytes().to_vec()),
-            Self::ReadCounter => (b"GET", helper(key, "fence")),
-            Self::SetCounter => (b"SET", helper(key, "fence")),
-            Self::Publish => (b"PUBLISH", Vec::new()),
-            Self::LookForLine => (b"EXISTS", Vec::new()),
-            Self::UseLine => (b"ZREM", Vec::new()),
-            Self::CountLine => (b"ZCARD", Vec::new()),
-            Self::EndLooks => (b"EXPIRE", helper(key, "lives")),
-            Self::DeleteLooks => (b"DEL", helper(key, "lives")),
-        }
-    }
-}
-
 pub fn keys() -> [Key; 2] {
     [Key::new(*b"k"), Key::new(*b"{tag}:x")]
 }
 
 /// The name of what belongs to a key.
-fn helper(key: &Key, what: &str) -> Vec<u8> {
+pub fn helper(key: &Key, what: &str) -> Vec<u8> {
     let tagged = key.as_bytes().starts_with(b"{");
     let (open, close): (&[u8], &[u8]) = if tagged { (b"", b"") } else { (b"{", b"}") };
     [open, key.as_bytes(), close, b":redquorum:", what.as_bytes()].concat()
@@ -201,12 +145,12 @@ pub fn client(byte: u8) -> ClientId {
     ClientId::from_bytes([byte; 16])
 }
 
-/// The client of an owner, if it is nobody else's for once.
+/// The client that an owner is of, as a rule.
 fn client_of(owner: Owner) -> ClientId {
     client(1 + (owner.to_hex()[1] - b'0') % 3)
 }
 
-fn owner(byte: u8) -> Owner {
+pub fn owner(byte: u8) -> Owner {
     Owner::from_bytes([byte; 16])
 }
 
@@ -220,14 +164,14 @@ pub fn draw(seed: u64) -> History {
     drawn.history
 }
 
-struct Drawing {
+pub struct Drawing {
     chance: StdRng,
-    store: Store,
+    pub store: Store,
     /// Microseconds since 1970.
-    now: u64,
+    pub now: u64,
     often_denied: Denied,
     /// What stands in the place of a key's counter and is none; nothing for data of another type.
-    spoiled: BTreeMap<Key, Option<Vec<u8>>>,
+    pub spoiled: BTreeMap<Key, Option<Vec<u8>>>,
     history: History,
 }
 
@@ -247,7 +191,7 @@ impl Drawing {
         }
     }
 
-    fn now(&self) -> Instant {
+    pub fn now(&self) -> Instant {
         Instant::from_nanos(1_000 * self.now)
     }
 
@@ -299,7 +243,7 @@ impl Drawing {
         self.push(format!("{passing} µs pass"), Sent::Pass(passing));
     }
 
-    /// Somebody else's hand on a key.
+    /// Another client or an administrator changes a key.
     fn foreign(&mut self, key: &Key) {
         let now = self.now();
         let name = key.as_bytes();
@@ -326,10 +270,10 @@ impl Drawing {
                 vec![command]
             }
         };
-        self.push(format!("{key} is somebody else's"), Sent::Foreign(commands));
+        self.push(format!("others change {key}"), Sent::Foreign(commands));
     }
 
-    /// Somebody else's hand on a fencing counter.
+    /// An administrator changes a fencing counter.
     fn counter(&mut self, key: &Key) {
         let name = helper(key, "fence");
         self.store.remove_counter(key);
@@ -357,7 +301,7 @@ impl Drawing {
                 commands.push(words([b"SET", &name, &text, b"PX", life.to_string().as_bytes()]));
             }
         }
-        self.push(format!("somebody sets the counter of {key}"), Sent::Foreign(commands));
+        self.push(format!("others change the counter of {key}"), Sent::Foreign(commands));
     }
 
     /// A number of a counter, or for one.
@@ -413,7 +357,7 @@ impl Drawing {
 
     fn delete(&mut self, key: &Key) {
         self.store.remove(key);
-        self.push(format!("somebody deletes {key}"), Sent::Foreign(vec![words([b"DEL", key.as_bytes()])]));
+        self.push(format!("others delete {key}"), Sent::Foreign(vec![words([b"DEL", key.as_bytes()])]));
     }
 
     fn ask(&mut self, operation: Operation) {
@@ -511,7 +455,7 @@ impl Drawing {
         }
     }
 
-    /// How many commands the operation may take on the server, where most of that kind take few.
+    /// How many commands the operation may take on the server. The usual cases take few.
     fn most_commands(&mut self, operation: &Operation) -> usize {
         let (now, key) = (self.now(), operation.key());
         let (free, ours) = (self.store.holder(key, now).is_none(), self.is_ours(operation));
@@ -527,7 +471,7 @@ impl Drawing {
     }
 
     /// What comes of an operation.
-    fn with_all_rights(&mut self, operation: &Operation) -> Answer {
+    pub fn with_all_rights(&mut self, operation: &Operation) -> Answer {
         if let Operation::ExtendAll { extensions } = operation {
             let each = extensions.as_slice().iter().cloned();
             return Answer::Each(each.map(|each| self.with_all_rights(&each.into())).collect());
@@ -551,145 +495,10 @@ impl Drawing {
         Answer::This(self.store.execute(operation, self.now()))
     }
 
-    /// What comes of an operation where a command is answered with an error. Nothing where this is not asked of any user: then
-    /// the operation does not need the command, or what is left half done is of no interest.
-    fn without(&mut self, denied: Denied, operation: &Operation) -> Option<Answer> {
-        use Operation::{Claim, Extend, ExtendAll, HandOver, Inspect, Queue, Raise, Release};
-
-        if let ExtendAll { extensions } = operation {
-            let (first, rest) = extensions.as_slice().split_first()?;
-            let first = self.without(denied, &first.clone().into())?;
-            let rest = rest.iter().cloned().map(|each| self.with_all_rights(&each.into()));
-            return Some(Answer::Each(std::iter::once(first).chain(rest).collect()));
-        }
-        let (now, key) = (self.now(), operation.key());
-        let holder = self.store.holder(key, now);
-        let (free, ours) = (holder.is_none(), self.is_ours(operation));
-        let waiting = self.store.waiting(key, now) > 0;
-        let counter = self.counter_after(operation);
-        let spoiled = self.spoiled.contains_key(key);
-        if spoiled && !matches!(denied, Denied::Publish | Denied::LookForLine | Denied::UseLine) {
-            return None;
-        }
-        let (ttl, lengthens) = match operation {
-            Claim { ttl, .. } | Extend { ttl, .. } => (Some(ttl.duration()), ours),
-            Queue { hand_over, .. } => (Some(hand_over.duration()), ours),
-            _ => (None, false),
-        };
-        let release = |key: &Key| Release { key: key.clone(), owner: operation.owner().unwrap_or(owner(0)) };
-        match (denied, operation) {
-            // A claim of a free key need not read it.
-            (Denied::ReadKey, Claim { fence: Some(_), .. }) if free || counter.is_none() => None,
-            (Denied::ReadKey, _) => Some(Answer::Error(DENIED_ERROR)),
-            (Denied::SetKey, Claim { .. }) if free && counter.is_some() => Some(Answer::Error(DENIED_ERROR)),
-            (Denied::DeleteKey, Release { .. }) if ours => Some(Answer::Error(DENIED_ERROR)),
-            (Denied::DeleteKey, HandOver { .. }) if ours && !waiting => Some(Answer::Error(DENIED_ERROR)),
-
-            // Then nobody is handed anything, and the first who lives is out of the line as well as the silent before it.
-            (Denied::SetKey, HandOver { owner, .. }) if ours && waiting => {
-                let QueueRecord { mut entries, looks, last, .. } = self.store.queue_record(key, now);
-                let stands_in_it = entries.iter().any(|entry| entry.0 == *owner);
-                entries.retain(|entry| entry.0 != *owner);
-                let lives = |client: ClientId| {
-                    let look = looks.iter().find(|(other, ..)| *other == client);
-                    look.is_some_and(|(_, at, _)| self.now / 1_000 - at <= 3_000)
-                };
-                let first = entries.iter().position(|(_, client, _)| lives(*client))?;
-                if first + 1 != entries.len() {
-                    return None;
-                }
-                // The store drops all silent ones at a release, as long as there are any.
-                let then = match stands_in_it || first > 0 {
-                    true => operation.clone(),
-                    false if last.is_none() => release(key),
-                    false => return None,
-                };
-                let (owner, client, _) = entries[first];
-                let leave =
-                    HandOver { key: key.clone(), owner, client, hand_over: Ttl::unchecked(Duration::ZERO) };
-                self.store.execute(&leave, now);
-                Some(Answer::This(self.store.execute(&then, now)))
-            }
-
-            // What is left is not known: an own key gets the full life, and nobody else's is told.
-            (Denied::LifeLeft, _) => {
-                if let (Some(holder), true) = (&holder, lengthens && counter.is_some()) {
-                    self.store.put_foreign(key, &text(&holder.value)?, Some(Duration::ZERO), now);
-                }
-                let reply = self.store.execute(operation, now);
-                Some(Answer::This(without_lives(reply)))
-            }
-            (Denied::Lengthen, Claim { .. } | Extend { .. }) if lengthens && counter.is_some() => {
-                let (holder, ttl) = (holder?, ttl?);
-                let short = holder.remaining.is_none_or(|left| left + Duration::from_secs(1) < ttl);
-                if !short {
-                    return None;
-                }
-                match operation {
-                    Extend { key, owner, carry: Some(carry), .. } => {
-                        self.store.execute(&Raise { key: key.clone(), owner: *owner, carry: *carry }, now);
-                        Some(Answer::Error(DENIED_ERROR))
-                    }
-                    _ => Some(Answer::Error(DENIED_ERROR)),
-                }
-            }
-
-            (Denied::ReadCounter, Claim { fence: Some(_), .. }) => Some(Answer::Error(DENIED_ERROR)),
-            (Denied::ReadCounter, Extend { carry: Some(_), .. } | Raise { .. }) if ours => {
-                Some(Answer::Error(DENIED_ERROR))
-            }
-            (Denied::SetCounter, Extend { carry: Some(_), .. } | Raise { .. }) => {
-                let risen = counter != self.store.counter(key, now).map(|counter| counter.number);
-                (ours && risen).then_some(Answer::Error(DENIED_ERROR))
-            }
-
-            (Denied::Publish, HandOver { .. } | Queue { .. }) => {
-                self.store.set_may_publish(false);
-                let reply = self.store.execute(operation, now);
-                self.store.set_may_publish(true);
-                Some(Answer::This(reply))
-            }
-            // Releasing must work all the same, and leaves the line alone.
-            (Denied::LookForLine, HandOver { .. }) => {
-                Some(Answer::This(self.store.execute(&release(key), now)))
-            }
-            (Denied::UseLine, HandOver { .. }) if waiting => {
-                Some(Answer::This(self.store.execute(&release(key), now)))
-            }
-            (Denied::DeleteLooks, HandOver { .. }) if ours && !waiting => {
-                Some(Answer::This(self.store.execute(&release(key), now)))
-            }
-            (Denied::CountLine, Inspect { .. }) => match self.store.execute(operation, now) {
-                Reply::Found(found) => {
-                    Some(Answer::This(Reply::Found(redquorum::protocol::message::Found {
-                        waiting: 0,
-                        ..found
-                    })))
-                }
-                other => Some(Answer::This(other)),
-            },
-            (Denied::EndLooks, Queue { .. }) if !free => Some(Answer::Error(DENIED_ERROR)),
-            _ => None,
-        }
-    }
-
-    fn is_ours(&mut self, operation: &Operation) -> bool {
+    pub fn is_ours(&mut self, operation: &Operation) -> bool {
         let holder = self.store.holder(operation.key(), self.now());
         let owner = operation.owner().map(HolderValue::Owner);
         holder.is_some_and(|holder| Some(holder.value) == owner)
-    }
-
-    /// The number of the counter after the operation; nothing where it is at its end.
-    fn counter_after(&mut self, operation: &Operation) -> Option<u64> {
-        let stored = self.store.counter(operation.key(), self.now());
-        let fence = match operation {
-            Operation::Claim { fence: Some(fence), .. } => *fence,
-            Operation::Extend { carry: Some(carry), .. } | Operation::Raise { carry, .. } => {
-                Fence::Carry(*carry)
-            }
-            _ => return Some(stored.map_or(0, |stored| stored.number)),
-        };
-        Counter::claimed(stored, operation.owner()?, fence, self.now).map(|counter| counter.number)
     }
 
     /// Everything that the server keeps now.
@@ -741,26 +550,10 @@ fn words<const N: usize>(words: [&[u8]; N]) -> Vec<Vec<u8>> {
 }
 
 /// What a holder's value is on the server, its first 64 bytes; nothing for data of another type.
-fn text(value: &HolderValue) -> Option<Vec<u8>> {
+pub fn text(value: &HolderValue) -> Option<Vec<u8>> {
     match value {
         HolderValue::Owner(owner) => Some(owner.to_hex().to_vec()),
         HolderValue::Foreign(text) => Some(text.to_vec()),
         HolderValue::NotALock | HolderValue::Unnamed => None,
-    }
-}
-
-fn without_lives(reply: Reply) -> Reply {
-    let unknown = |holder: Holder| Holder { remaining: None, ..holder };
-    match reply {
-        Reply::Held(holder) => Reply::Held(unknown(holder)),
-        Reply::Queued(mut place) => {
-            place.holder = place.holder.map(unknown);
-            Reply::Queued(place)
-        }
-        Reply::Found(mut found) => {
-            found.holder = found.holder.map(unknown);
-            Reply::Found(found)
-        }
-        other => other,
     }
 }

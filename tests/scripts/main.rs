@@ -10,6 +10,7 @@ mod bench;
 mod changes;
 mod equivalent;
 mod history;
+mod rights;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -56,10 +57,10 @@ fn scripts(histories: &[History]) -> BTreeSet<Vec<u8>> {
     histories.iter().flat_map(|history| history.scripts.iter().cloned()).collect()
 }
 
-fn load(bench: &mut Bench, scripts: &BTreeSet<Vec<u8>>, change: impl Fn(&str) -> String) -> Option<Digests> {
+fn load(bench: &mut Bench, scripts: &BTreeSet<Vec<u8>>) -> Digests {
     let each = scripts.iter().map(|script| {
         let text = std::str::from_utf8(script).expect("scripts are text");
-        Some((script.clone(), bench.load(&change(text))?))
+        (script.clone(), bench.load(text).expect("scripts are Lua"))
     });
     each.collect()
 }
@@ -75,7 +76,7 @@ fn scripts_do_what_the_store_does() {
         let used = scripts.iter().any(|script| String::from_utf8_lossy(script).contains(&text));
         assert!(used, "{name} is in no script that a history runs");
     }
-    let digests = load(&mut bench, &scripts, str::to_owned).expect("scripts that are Lua");
+    let digests = load(&mut bench, &scripts);
 
     for (seed, history) in histories.iter().enumerate() {
         if let Err(why) = bench.play(history, &digests) {
@@ -83,6 +84,7 @@ fn scripts_do_what_the_store_does() {
         }
     }
 }
+
 /// Changes that no test noticed once: they are always among those that are tried.
 const KNOWN: [(&str, &str); 1] = [
     // A client that hangs is never skipped.
@@ -119,7 +121,7 @@ fn notice(every: usize) {
     for entry in &EQUIVALENT {
         assert!(
             all.iter().any(|(_, change)| entry.is(change)),
-            "there is no change any more where {}",
+            "no change is left for which this holds: {}",
             entry.why
         );
     }
@@ -155,7 +157,7 @@ fn notice(every: usize) {
     for entry in EQUIVALENT.iter().filter(|_| every == 1) {
         assert!(
             equal.iter().any(|(_, change)| entry.is(change)),
-            "noticed after all, although {}",
+            "a test notices what should change nothing: {}",
             entry.why
         );
     }
@@ -183,7 +185,7 @@ fn fates(
     let work = || {
         let server = Server::start();
         let mut bench = Bench::new(&server);
-        let as_they_are = load(&mut bench, scripts, str::to_owned).expect("scripts that are Lua");
+        let as_they_are = load(&mut bench, scripts);
         loop {
             let index = next.fetch_add(1, Ordering::SeqCst);
             let Some((name, change)) = all.get(index) else { return };

@@ -289,20 +289,22 @@ async fn the_documented_rights_are_enough() {
 }
 
 /// What a lock is made of, without which nothing else works.
-const LOCK: &[&str] = &["lock", "fenced", "line", "woken", "waits"];
+const LOCK: &[&str] = &["lock", "fenced", "line", "woken", "waits", "told", "beat"];
 
 /// What does not work without each of the documented rights, as [`probe`] names it; all else does. Servers before 7.0 cannot
 /// compare lives by themselves, and need `pttl` as well.
-const LOST: [(&str, &[&str]); 30] = [
+const LOST: [(&str, &[&str]); 34] = [
     ("ping", &[]),
     ("client|setname", &["named"]),
+    ("client|tracking", &["told"]),
+    ("client|caching", &["told"]),
     ("select", &[]),
-    ("info", &["run", "fsync"]),
-    ("time", &["marker", "fenced", "line", "woken"]),
+    ("info", &["run", "fsync", "beat"]),
+    ("time", &["marker", "fenced", "line", "woken", "told"]),
     ("config|get", &["fsync"]),
-    ("get", &["lock", "marker", "fenced", "line", "woken", "waits"]),
-    ("set", &["lock", "marker", "fenced", "line", "woken", "waits"]),
-    ("del", &["lock", "fenced", "line", "woken", "waits"]),
+    ("get", &["lock", "marker", "fenced", "line", "woken", "waits", "told", "beat"]),
+    ("set", &["lock", "marker", "fenced", "line", "woken", "waits", "told", "beat"]),
+    ("del", LOCK),
     ("eval", &[]),
     ("evalsha", &[]),
     ("script|load", &[]),
@@ -315,6 +317,8 @@ const LOST: [(&str, &[&str]); 30] = [
     ("pttl", &[]),
     ("hdel", &[]),
     ("hget", &[]),
+    ("hincrby", &["beat"]),
+    ("hkeys", &[]),
     ("hset", &["line", "woken"]),
     ("zadd", &["line", "woken"]),
     ("zcard", &["line", "woken"]),
@@ -327,7 +331,30 @@ const LOST: [(&str, &[&str]); 30] = [
 ];
 
 /// Everything that [`probe`] looks for.
-const EVERYTHING: [&str; 9] = ["lock", "fenced", "line", "woken", "waits", "run", "fsync", "marker", "named"];
+const EVERYTHING: [&str; 11] =
+    ["lock", "fenced", "line", "woken", "waits", "run", "fsync", "marker", "named", "told", "beat"];
+
+/// Whether every node tells a client with a restart delay that its marker is gone, at once, and counts its looks.
+async fn watched(cluster: &Cluster, user: &str, prefix: &str) -> (bool, bool) {
+    let urls: Vec<_> = cluster.iter().map(|server| server.url_with(Some(user), Some("secret"), 0)).collect();
+    let builder = redquorum::Redlock::builder().nodes(urls).prefix(prefix).without_wait_queue();
+    let _redlock = builder.connect_timeout(SOON).build().await.expect("nodes");
+    let marker = format!("{prefix}redquorum:node");
+    let marked = || cluster.iter().all(|server| server.exists(&marker));
+    let within = |limit| async move {
+        let until = std::time::Instant::now() + limit;
+        while std::time::Instant::now() < until && !marked() {
+            tokio::time::sleep(ms(5)).await;
+        }
+        marked()
+    };
+    // The next regular look is five seconds away.
+    let told = within(ms(3_000)).await && {
+        cluster.iter().for_each(|server| drop(server.command(&["DEL", &marker])));
+        within(ms(1_500)).await
+    };
+    (told, cluster.iter().all(|server| server.exists(&format!("{prefix}redquorum:beat"))))
+}
 
 /// Does what there is to do as a user, under a prefix of its own, and tells what works.
 async fn probe(cluster: &Cluster, user: &str, prefix: &str) -> BTreeSet<&'static str> {
@@ -370,6 +397,9 @@ async fn probe(cluster: &Cluster, user: &str, prefix: &str) -> BTreeSet<&'static
             works.insert(what);
         }
     };
+    let (told, beat) = watched(cluster, user, &format!("{prefix}watched:")).await;
+    note("told", told);
+    note("beat", beat);
     let fenced = async {
         let mut guard = redlock.lock("fenced").fenced().without_waiting().await.ok()?;
         guard.extend(2 * TTL).await.ok()?;
@@ -555,6 +585,8 @@ fn is_documented(right: &str, lost: &BTreeSet<&str>) -> bool {
         ("fsync", told("the run") || told("writes before it answers")),
         ("marker", told("the date of its memory")),
         ("named", told("nothing but convenience")),
+        ("told", told("a flush is")),
+        ("beat", told("an older state")),
     ];
     // Some have to be told of although nothing here shows what is lost, but for the database's, of which the text tells.
     let all = each.iter().all(|(what, is_told)| !lost.contains(what) || *is_told);

@@ -187,6 +187,30 @@ async fn pushes_are_handed_over_before_later_answers() {
     }
 }
 
+/// Without the rights that this takes, locks work as before: a flush is noticed by the next look, and a restarted durable node
+/// goes by its uptime.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_that_are_missing_are_done_without() {
+    let server = Server::builder().aof().start();
+    let rights = "~* &* +@all -client|tracking -client|caching -hget -hincrby -hkeys";
+    let user = ["ACL", "SETUSER", "app", "on", ">pw"].into_iter().chain(rights.split(' '));
+    server.command(&user.clone().collect::<Vec<_>>());
+    let redlock = delayed([server.url_with(Some("app"), Some("pw"), 0)]).build().await.expect("a node");
+    until(&redlock, SOON, "it counts", all_count).await;
+    redlock.acquire("k").await.expect("free").release().await.expect("released");
+    assert!(!server.exists("redquorum:beat"));
+
+    server.command(&["FLUSHALL"]);
+    until(&redlock, LOOK + ms(1_000), "the look notices it", |votes| is_too_young(&votes[0])).await;
+    until(&redlock, SOON, "it counts again", all_count).await;
+
+    server.kill9();
+    server.restart();
+    server.command(&user.collect::<Vec<_>>());
+    until(&redlock, SOON, "nothing shows that its state is no older one", |votes| is_too_young(&votes[0]))
+        .await;
+}
+
 /// A client that stood still for longer than two looks, on servers that tell nothing by themselves (RESP2), looks at a node
 /// before it counts that node's grant.
 #[tokio::test]

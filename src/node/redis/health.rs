@@ -143,12 +143,11 @@ impl Health {
             return;
         }
         self.standstills = standstills;
-        if let Some(stood) = self.node_table.stood_still()
-            && self.memory.handle_stood_still(stood)
-        {
+        let Some(stood) = self.node_table.stood_still() else { return };
+        if self.memory.handle_stood_still(stood) {
             self.told.clock = self.told.clock.filter(|_| !stood.clears());
-            self.node_table.set_standing(self.node, self.memory.standing());
         }
+        self.node_table.set_standing(self.node, self.memory.standing());
     }
 
     /// Whether the node has no marker, and may be given one.

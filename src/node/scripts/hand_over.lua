@@ -17,7 +17,7 @@ if exists ~= 1 then
     return 1
 end
 
--- Takes the owner out of the queue, and gives the key to the first who lives. True where there was one.
+-- Takes the owner out of the queue, and gives the key to the first that lives. Returns true if there was one.
 local function hand_over()
     redis.call('ZREM', queue, owner .. ARGV[2])
     if held and held ~= owner then return end
@@ -51,7 +51,7 @@ local function hand_over()
                 -- Not allowed to wake anybody: the lock is free, and whoever looks first in the queue gets it.
                 redis.pcall('HDEL', lives, '@')
                 redis.pcall('ZADD', queue, first[2], member)
-                -- It may have been the last in the queue: then the queue is a new one.
+                -- If it was the only entry, the queue was gone and is new: without an end so far.
                 redis.pcall('EXPIRE', queue, 60)
                 break
             elseif heard > 0 then

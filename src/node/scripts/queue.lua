@@ -93,7 +93,7 @@ while held == false do
         if heard > 0 then
             held = next
         else
-            -- Nobody listens on that channel: the client is dead, and what was set for it goes to the next.
+            -- No connection listens on that channel: the client is dead. What was set for it goes to the next.
             redis.call('HDEL', lives, other_client)
         end
     end

@@ -16,8 +16,10 @@ const SAME: Duration = Duration::from_secs(1);
 /// A node's clock gained so much on the client's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Jump {
-    /// How much.
+    /// How much, at most.
     pub by: Duration,
+    /// It may be less by this, since messages take time.
+    pub within: Duration,
     /// After this moment of the client's clock.
     pub after: Instant,
     /// Before this one.
@@ -45,6 +47,23 @@ impl StoodStill {
     /// For how long.
     pub fn by(self) -> Duration {
         self.jump.by
+    }
+
+    /// It may have been less by this.
+    pub fn within(self) -> Duration {
+        self.jump.within
+    }
+
+    /// What a moment that was read before the clock was put forward is on the corrected clock. `None` if it may have been
+    /// before or after the clock stood still.
+    pub fn on_corrected(self, moment: Instant) -> Option<Instant> {
+        if moment <= self.jump.after {
+            Some(moment)
+        } else if moment >= self.jump.before {
+            Some(moment.after(self.jump.by))
+        } else {
+            None
+        }
     }
 
     /// Whether this is what the jump of a node shows.
@@ -87,7 +106,11 @@ impl ClientClock {
         let by = same().map(|jump| jump.by).max().unwrap_or(jump.by);
         let after = same().map(|jump| jump.after).max().unwrap_or(jump.after);
         let before = same().map(|jump| jump.before).min().unwrap_or(jump.before);
-        let jump = Jump { by, after, before };
+        let within = same().map(|jump| jump.within).max().unwrap_or(jump.within);
+        // Jumps that are the same may differ.
+        let least = same().map(|jump| jump.by.saturating_sub(jump.within)).min().unwrap_or(by);
+        let within = within.max(by.saturating_sub(least));
+        let jump = Jump { by, within, after, before };
         self.stood = Some(StoodStill { jump, clears: self.quorum.nodes() > 1 });
         self.stood
     }
@@ -107,7 +130,12 @@ mod tests {
     }
 
     fn jump(millis: u64, after: u64, before: u64) -> Jump {
-        Jump { by: Duration::from_millis(millis), after: at(after), before: at(before) }
+        Jump {
+            by: Duration::from_millis(millis),
+            within: Duration::ZERO,
+            after: at(after),
+            before: at(before),
+        }
     }
 
     fn clock(nodes: usize) -> ClientClock {
@@ -128,7 +156,11 @@ mod tests {
         assert_eq!(handle(&mut clock, 1, jump(59_900, 12, 16)), Some(Duration::from_millis(60_300)));
         assert_eq!(handle(&mut clock, 2, jump(60_100, 9, 13)), None, "told once");
         let stood = clock.stood_still().unwrap();
+        assert_eq!(stood.within(), Duration::from_millis(400), "the least of them may be the right one");
         assert!(stood.is_that(jump(60_100, 9, 13)) && stood.is_that(jump(60_000, 10, 15)) && stood.clears());
+        assert_eq!(stood.on_corrected(at(12)), Some(at(12)), "before");
+        assert_eq!(stood.on_corrected(at(13)), None);
+        assert_eq!(stood.on_corrected(at(14)), Some(at(14).after(stood.by())), "after");
         assert!(!stood.is_that(jump(90_000, 10, 15)) && !stood.is_that(jump(60_000, 20, 25)));
     }
 

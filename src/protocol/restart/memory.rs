@@ -51,6 +51,8 @@ pub struct Memory {
     jump: Option<Jump>,
     /// The last jump that the node is blamed for.
     blamed: Option<Jump>,
+    /// When the client's clock stood still last, as far as was heard.
+    stood: Option<StoodStill>,
 }
 
 impl Memory {
@@ -105,6 +107,17 @@ impl Memory {
     /// The client's clock stood still, and was put forward. What was told before is told on the new clock from then on, and
     /// the node is not blamed. Returns whether that changed anything.
     pub fn handle_stood_still(&mut self, stood: StoodStill) -> bool {
+        if self.stood.replace(stood) != Some(stood) {
+            // The clock may be ahead by so much now, and a delay would end too early.
+            self.from = self.from.after(stood.within());
+            self.clock_from = self.clock_from.after(stood.within());
+            if !self.blamed.is_some_and(|jump| stood.is_that(jump)) {
+                self.time = self.time.and_then(|(time, sent, received)| {
+                    let (sent, received) = (stood.on_corrected(sent)?, stood.on_corrected(received)?);
+                    Some((time, sent, received))
+                });
+            }
+        }
         let Some(jump) = self.blamed.take_if(|jump| stood.is_that(*jump)) else { return false };
         let by = stood.by();
         let cleared = stood.clears();
@@ -237,7 +250,8 @@ impl Memory {
         let ahead = went > micros(longest.saturating_add(tolerance));
         if ahead {
             let by = Duration::from_micros(u64::try_from(went - micros(shortest)).unwrap_or(u64::MAX));
-            self.jump = Some(Jump { by, after: sent, before: reading.received });
+            let within = longest.saturating_sub(shortest);
+            self.jump = Some(Jump { by, within, after: sent, before: reading.received });
             self.blamed = self.jump;
         }
         ahead

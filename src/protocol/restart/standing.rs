@@ -33,11 +33,11 @@ impl Standing {
     /// A node that is to be looked at before its grants count.
     pub const UNSEEN: Standing = Standing::CountsFrom(Instant::FAR_FUTURE);
 
-    /// What the standing is worth at `now` if the last look began at `looked`: the node may have forgotten since, and a
-    /// client that stood still would not know.
-    pub fn as_seen(self, looked: Instant, now: Instant) -> Self {
+    /// What the standing is worth at `now` if the last look began at `looked` and holds for so long: the node may have
+    /// forgotten since, and a client that stood still would not know.
+    pub fn as_seen(self, looked: Instant, lasts: Duration, now: Instant) -> Self {
         match self {
-            Self::CountsFrom(_) if now.since(looked) > LOOKS_LAST => Self::UNSEEN,
+            Self::CountsFrom(_) if now.since(looked) > lasts => Self::UNSEEN,
             standing => standing,
         }
     }

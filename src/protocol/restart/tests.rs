@@ -350,8 +350,8 @@ fn the_same_evidence_is_no_news() {
 #[test]
 fn a_look_goes_out_of_date() {
     let late = at(10_000).after(Duration::from_nanos(1));
-    assert_eq!(Standing::COUNTS.as_seen(at(0), at(10_000)), Standing::COUNTS);
-    assert_eq!(Standing::COUNTS.as_seen(at(0), late), Standing::UNSEEN);
-    assert_eq!(Standing::Replica.as_seen(at(0), late), Standing::Replica);
+    assert_eq!(Standing::COUNTS.as_seen(at(0), LOOKS_LAST, at(10_000)), Standing::COUNTS);
+    assert_eq!(Standing::COUNTS.as_seen(at(0), LOOKS_LAST, late), Standing::UNSEEN);
+    assert_eq!(Standing::Replica.as_seen(at(0), LOOKS_LAST, late), Standing::Replica);
     assert_eq!(Standing::UNSEEN.objection(late), young(Instant::FAR_FUTURE));
 }

@@ -13,6 +13,11 @@ pub enum Switch {
     ServerClockSteps,
     MemoryLossUnguarded,
     RestartDelayTooShort,
+    OlderStateUnnoticed,
+    ReplicaIsRestart,
+    FlushUnheard,
+    StandingGoesOn,
+    StandstillUnnoticed,
     WallClock,
     ClockSleeps,
     ValidityFromReplies,
@@ -85,6 +90,23 @@ pub const ALL: &[(Switch, &str, &str)] = &[
         Switch::RestartDelayTooShort,
         "guard-too-short",
         "the restart delay is for a shorter TTL than the longest in use",
+    ),
+    (
+        Switch::OlderStateUnnoticed,
+        "older-state-unnoticed",
+        "a durable node with an older state is taken for the one it was",
+    ),
+    (
+        Switch::ReplicaIsRestart,
+        "replica-is-restart",
+        "another server in a node's place is taken for a restart",
+    ),
+    (Switch::FlushUnheard, "flush-unheard", "clients do not hear that the nodes forgot"),
+    (Switch::StandingGoesOn, "standing-goes-on", "what a look showed holds for ever"),
+    (
+        Switch::StandstillUnnoticed,
+        "standstill-unnoticed",
+        "clients that stood still, and their clock with them, do not notice",
     ),
     (Switch::WallClock, "wall-clock", "clients read the wall clock, which steps back"),
     (Switch::ClockSleeps, "clock-sleeps", "clients read a clock that stands still while they do"),
@@ -226,6 +248,11 @@ impl Switch {
             | Self::ServerClockSteps
             | Self::MemoryLossUnguarded
             | Self::RestartDelayTooShort
+            | Self::OlderStateUnnoticed
+            | Self::ReplicaIsRestart
+            | Self::FlushUnheard
+            | Self::StandingGoesOn
+            | Self::StandstillUnnoticed
             | Self::WallClock
             | Self::ClockSleeps
             | Self::AsksForLess => Law::MutualExclusion,
@@ -283,6 +310,18 @@ impl Switch {
     /// Whether it shows only where waiters stand at worse nodes for some time.
     pub fn is_about_moving(self) -> bool {
         self.law() == Law::StandsAtTheBestNode
+    }
+
+    /// Whether it shows only under the faults that looks notice.
+    pub fn is_about_looks(self) -> bool {
+        matches!(
+            self,
+            Self::OlderStateUnnoticed
+                | Self::ReplicaIsRestart
+                | Self::FlushUnheard
+                | Self::StandingGoesOn
+                | Self::StandstillUnnoticed
+        )
     }
 
     /// Whether it shows only where locks are fenced.

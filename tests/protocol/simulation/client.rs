@@ -9,7 +9,8 @@ use redquorum::protocol::answer::Answer;
 use redquorum::protocol::in_doubt::{Debt, Ledger};
 use redquorum::protocol::lease::{Event as LeaseEvent, Lease, ToSend};
 use redquorum::protocol::message::{ClientId, Reply};
-use redquorum::protocol::quorum::NodeId;
+use redquorum::protocol::quorum::{NodeId, NodeSet, Quorum};
+use redquorum::protocol::restart::ClientClock;
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::wait_queue::contended_keys::ContendedKeys;
 use redquorum::protocol::wait_queue::group::Groups;
@@ -35,6 +36,10 @@ pub struct Client {
     /// For how long it has stood still.
     pub slept: u64,
     pub paused_until: TrueTime,
+    /// Its clock stood still until then; and the nodes that it has looked at since.
+    pub stood: Option<(TrueTime, NodeSet)>,
+    /// What tells it so.
+    pub client_clock: ClientClock,
     /// Whether its waiters wait in the queue.
     pub in_queue: bool,
     /// Nothing wakes it: it polls.
@@ -59,13 +64,15 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(clock: Clock, number: usize, in_queue: bool, deaf: bool) -> Self {
+    pub fn new(clock: Clock, number: usize, in_queue: bool, deaf: bool, quorum: Quorum) -> Self {
         let id = client_id(number);
         Self {
             clock,
             wall_shift: 0,
             slept: 0,
             paused_until: 0,
+            stood: None,
+            client_clock: ClientClock::new(quorum),
             in_queue,
             deaf,
             dead: false,

@@ -112,6 +112,18 @@ counters! {
     Killed,
     /// A node's memory was emptied while it ran.
     Flushed,
+    /// All nodes forgot at the same moment.
+    FlushedTogether,
+    /// A client heard from a node that it may have forgotten.
+    ToldOfLoss,
+    /// A look went before a command, since what was known was out of date.
+    LookedFirst,
+    /// A node came back with an older state of itself.
+    Restored,
+    /// Another server took a node's place.
+    Replaced,
+    /// A client found that its clock had stood still.
+    ClockStoodStill,
     /// An acquire waited in the queue.
     StoodInLine,
     /// An acquire waited in the queue at once, since the last release had found somebody waiting.

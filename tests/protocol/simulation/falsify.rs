@@ -8,7 +8,7 @@ use redquorum::protocol::answer::Answer;
 use redquorum::protocol::lease::End;
 use redquorum::protocol::message::{CallId, ConnectionId, NotSent, Operation, Reply};
 use redquorum::protocol::quorum::NodeId;
-use redquorum::protocol::restart::Standing;
+use redquorum::protocol::restart::{Reading, Run, Standing};
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::validity::{Drift, Ttl};
 
@@ -42,6 +42,18 @@ impl World {
             Some(Switch::WallClock) => client.clock.when(shifted(reading, -client.wall_shift)),
             Some(Switch::ClockSleeps) => client.clock.when(shifted(reading, client.slept as i64)),
             _ => client.clock.when(reading),
+        }
+    }
+
+    /// What a client takes for a node's word of itself.
+    pub fn falsify_reading(&self, reading: Reading) -> Reading {
+        match self.broken {
+            Some(Switch::OlderStateUnnoticed) => Reading { kept: reading.kept.map(|_| u64::MAX), ..reading },
+            Some(Switch::ReplicaIsRestart) => {
+                let just_started = |run| Run { uptime: Some(Duration::ZERO), ..run };
+                Reading { run: reading.run.map(just_started), ..reading }
+            }
+            _ => reading,
         }
     }
 

@@ -100,6 +100,7 @@ impl World {
             _ => self.draw.pick(&self.plan.faults),
         };
         self.befall(fault);
+        self.befall_memory();
         let pause = self.draw.between(self.plan.fault_pause / 4, 2 * self.plan.fault_pause);
         self.schedule(self.now + pause, Event::Fault);
     }
@@ -207,7 +208,7 @@ impl World {
         }
     }
 
-    fn crash(&mut self, node: usize, duration: u64, forgets: bool) {
+    pub fn crash(&mut self, node: usize, duration: u64, forgets: bool) {
         if self.nodes[node].presence == Presence::Down {
             return;
         }
@@ -230,7 +231,7 @@ impl World {
         }
     }
 
-    fn forget(&mut self, node: usize) {
+    pub fn forget(&mut self, node: usize) {
         self.counters.add(Seen::MemoryLost);
         self.nodes[node].forget();
         self.fencing.counters_lost();

@@ -285,7 +285,7 @@ impl World {
         }
         self.counters.add(Seen::Looked);
         if idle && !urged {
-            let previous = self.looks.insert((client, key, node), now);
+            let previous = self.idle_looks.insert((client, key, node), now);
             if self.plan.calm {
                 self.demand(Law::OneLooksForAll, line_laws::one_looks_for_all(previous, now));
             }

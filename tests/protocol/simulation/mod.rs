@@ -20,6 +20,7 @@ mod fencing;
 mod laws;
 mod line_laws;
 mod line_witness;
+mod looks;
 mod network;
 mod node;
 mod plan;

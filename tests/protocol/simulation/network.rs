@@ -14,6 +14,7 @@ use super::broken::Switch;
 use super::clock::{MILLI, TrueTime};
 use super::counters::Seen;
 use super::laws::{self, Law};
+use super::looks::Looked;
 use super::trace::note;
 use super::world::{Event, World};
 
@@ -33,6 +34,8 @@ pub struct Link {
     pub speed: u64,
     /// What is known of the node's memory.
     pub memory: Memory,
+    /// What its looks at it showed.
+    pub looked: Looked,
 }
 
 /// One connection. Requests arrive in order, and so do replies.
@@ -55,7 +58,7 @@ pub struct Connection {
     last_executable: u32,
     /// Requests that have arrived at the node.
     pub arrived: u32,
-    last_arrival: TrueTime,
+    pub last_arrival: TrueTime,
     pub last_reply: TrueTime,
     /// Calls without an answer, in the order of sending.
     pub outstanding: VecDeque<usize>,
@@ -113,6 +116,9 @@ impl World {
         debt: Option<Debt>,
     ) -> Result<ConnectionId, NotSent> {
         let connection = self.admit(client, node, operation.creates())?;
+        if operation.creates() {
+            self.look_first(client, node);
+        }
         self.demand(Law::OwnerIsRetired, laws::owner_is_retired(&self.owners[owner], &operation));
         self.witness_healing(purpose, &operation);
         self.witness_take_over(node, &operation);
@@ -349,23 +355,26 @@ impl World {
     /// before, as one that was just started.
     fn read_node(&mut self, link: usize) {
         let (client, node) = (link / self.nodes.len(), link % self.nodes.len());
-        if self.draw.chance(100) {
+        // Nothing shows a newcomer that another server is in a node's place: that is an assumption.
+        if self.draw.chance(100) && self.nodes[node].is_replaced_until <= self.now {
             self.links[link].memory = self.plan.new_memory(self.broken);
+            self.links[link].looked.beat = None;
+            self.links[link].looked.known_since = self.now;
         }
         let read = self.client_now(client);
-        for reading in self.nodes[node].reading(self.now, read) {
-            if let Some(cause) = self.links[link].memory.handle_reading(&reading) {
-                self.counters.add(Seen::TooYoung);
-                note!(self, "c{client}: {} is too young: {cause}", NodeId::new(node));
-            }
-        }
+        let known = self.links[link].looked.beat.map(|(run, _)| run);
+        let readings = self.nodes[node].reading(self.now, read, known);
+        self.take_readings(link, readings, self.now);
+        let raised = self.nodes[node].raise_beat();
+        self.take_beat(link, raised, read);
+        self.links[link].looked.settle(read);
     }
 
     /// What a node's grants are worth to a client.
     pub fn standing(&self, client: usize, node: usize) -> Standing {
         match self.broken {
             Some(Switch::MemoryLossUnguarded) => Standing::COUNTS,
-            _ => self.links[self.link_of(client, node)].memory.standing(),
+            _ => self.seen(client, node, self.links[self.link_of(client, node)].memory.standing()),
         }
     }
 

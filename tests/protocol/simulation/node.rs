@@ -1,5 +1,6 @@
 //! One node: the real `Store`, a clock of its own, and what can befall it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redquorum::node::store::Store;
@@ -56,6 +57,8 @@ pub struct Node {
     started: Option<Instant>,
     /// How often it was started.
     run: u64,
+    /// How often looks were counted, by run.
+    beats: BTreeMap<u64, u64>,
     /// It writes every change to disk before it answers, and says so.
     durable: bool,
     number: usize,
@@ -65,6 +68,8 @@ pub struct Node {
     pub lost_memory: Option<TrueTime>,
     /// When it comes back.
     pub down_until: TrueTime,
+    /// Another server took its place; what it may lack has ended by then.
+    pub is_replaced_until: TrueTime,
 }
 
 impl Node {
@@ -78,6 +83,7 @@ impl Node {
             marked: Some(0),
             started: None,
             run: 0,
+            beats: BTreeMap::new(),
             durable,
             forbids_wake_ups,
             clock,
@@ -86,6 +92,7 @@ impl Node {
             unread: Vec::new(),
             lost_memory: None,
             down_until: 0,
+            is_replaced_until: 0,
         }
     }
 
@@ -102,6 +109,7 @@ impl Node {
     /// Everything that it kept is gone, its marker too.
     pub fn forget(&mut self) {
         self.store.wipe();
+        self.beats.clear();
         self.marker += 1;
         self.marked = None;
     }
@@ -114,7 +122,9 @@ impl Node {
 
     /// What it tells on a new connection. The client reads it at once, and sets a marker where there is none: whoever
     /// connects to these nodes knows that they were met before.
-    pub fn reading(&mut self, now: TrueTime, read: Instant) -> [Reading; 2] {
+    ///
+    /// `known` is the run that the client knew before, whose count it asks for.
+    pub fn reading(&mut self, now: TrueTime, read: Instant, known: Option<u64>) -> [Reading; 2] {
         let time = self.clock.at(now).as_nanos() / 1_000;
         // Whole seconds, as the difference of two readings that were cut.
         let seconds = |moment: Instant| moment.as_nanos() / 1_000_000_000;
@@ -124,10 +134,39 @@ impl Node {
             Run { id: Some(id(self.run)), uptime: Some(Duration::from_secs(uptime)), durable: self.durable };
         let found = |since| MarkerSeen::Found(Marker { id: id(self.marker), since });
         let marker = self.marked.map_or(MarkerSeen::Absent, found);
-        let first = Reading { time: Some(time), marker, run: Some(run), ..Reading::nothing(read, read) };
+        let kept = known.map(|run| self.beats.get(&run).copied().unwrap_or_default());
+        let first =
+            Reading { time: Some(time), marker, run: Some(run), kept, ..Reading::nothing(read, read) };
         let since = *self.marked.get_or_insert(time);
         let marker = MarkerSeen::Found(Marker { id: id(self.marker), since });
-        [first, Reading { run: None, marker, ..first }]
+        [first, Reading { run: None, marker, kept: None, ..first }]
+    }
+
+    /// Which run of the server this is.
+    pub fn run(&self) -> u64 {
+        self.run
+    }
+
+    /// A client raises the count of looks in this run.
+    pub fn raise_beat(&mut self) -> u64 {
+        let count = self.beats.entry(self.run).or_default();
+        *count += 1;
+        *count
+    }
+
+    /// It has an older state than all who looked remember, by run and count.
+    pub fn lower_beats(&mut self, looked: &[(u64, u64)]) {
+        for (run, remembered) in looked {
+            let count = self.beats.entry(*run).or_default();
+            *count = (*count).min(remembered - 1);
+        }
+    }
+
+    /// Another server, which has been running for long, is in its place. It does not say that it writes before it answers: if it
+    /// were restarted before anybody looked at it, that would be taken for a restart of the one before.
+    pub fn is_another_run(&mut self) {
+        self.run += 1;
+        (self.started, self.durable) = (None, false);
     }
 
     /// What the node shows under a key at `now`.

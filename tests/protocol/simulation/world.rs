@@ -16,6 +16,7 @@ use super::fencing::Fencing;
 use super::laws::{self, Finding, Law, Violation};
 use super::line_laws;
 use super::line_witness::LineWitness;
+use super::looks::{Looked, Looks};
 use super::network::{Call, Connection, Link};
 use super::node::Node;
 use super::plan::Plan;
@@ -41,6 +42,10 @@ pub enum Event {
     /// A node notices that nobody listens on a connection any more.
     Deafen(usize),
     Fault,
+    /// All nodes forget.
+    FlushAll,
+    /// A look reaches its node.
+    LookArrives(usize),
     /// The time for progress is over.
     Deadline,
     // What follows happens to a client, and waits while it stands still.
@@ -50,6 +55,12 @@ pub enum Event {
     Lost(usize),
     Watch(usize),
     Connect(usize),
+    /// A client looks at a node again.
+    Look(usize),
+    LookAgain(usize),
+    LookAnswered(usize),
+    /// A client hears that a node may have forgotten.
+    ToldOfLoss(usize),
     LeaseTimer(usize),
     LedgerTimer(usize),
     /// An interrupted fan-out goes on.
@@ -96,6 +107,7 @@ pub struct World {
     pub draw: Draw,
     pub plan: Plan,
     pub fencing: Fencing,
+    pub looks: Looks,
     pub keys: Vec<Key>,
     pub nodes: Vec<Node>,
     pub clients: Vec<Client>,
@@ -109,7 +121,7 @@ pub struct World {
     /// What the queues went through, by key and node.
     pub line_records: Vec<LineWitness>,
     /// The last idle look for each client, key and node.
-    pub looks: BTreeMap<(usize, usize, usize), Instant>,
+    pub idle_looks: BTreeMap<(usize, usize, usize), Instant>,
     /// Tenures whose holder may act, or thinks so.
     pub holders: Vec<usize>,
     pub owners: Vec<OwnerWitness>,
@@ -145,12 +157,13 @@ impl World {
         };
         let mut nodes: Vec<Node> = (0..plan.quorum.nodes()).map(node).collect();
         let mut fencing = Fencing::draw(seed, &plan, broken);
+        let looks = Looks::draw(seed, &plan, broken);
         if fencing.is_on() {
             nodes.iter_mut().for_each(|node| node.clock = node.clock.begun_at(fencing.node_origin()));
         }
         let client = |number| {
             let (in_queue, deaf) = (draw.chance(plan.in_queue), draw.chance(plan.deaf));
-            Client::new(draw_clock(&mut draw), number, in_queue, deaf)
+            Client::new(draw_clock(&mut draw), number, in_queue, deaf, plan.quorum)
         };
         let clients = (0..plan.clients).map(client).collect();
         let (tasks, longest) = (plan.tasks.iter().enumerate(), plan.longest_ttl());
@@ -164,6 +177,7 @@ impl World {
             other_marker: draw.chance(plan.other_markers),
             speed: draw.between(300, 1_200),
             memory: plan.new_memory(broken),
+            looked: Looked::default(),
         };
         let links = (0..plan.clients * plan.quorum.nodes()).map(|_| link(&mut draw)).collect();
         let mut world = Self {
@@ -181,7 +195,7 @@ impl World {
             waiters: Vec::with_capacity(64),
             publications: Vec::new(),
             line_records: vec![LineWitness::default(); plan.keys * plan.quorum.nodes()],
-            looks: BTreeMap::new(),
+            idle_looks: BTreeMap::new(),
             holders: Vec::new(),
             owners: Vec::with_capacity(128),
             healed: false,
@@ -197,6 +211,7 @@ impl World {
             draw,
             plan,
             fencing,
+            looks,
         };
         world.begin();
         world
@@ -210,6 +225,7 @@ impl World {
         for task in 0..self.tasks.len() {
             self.think(task);
         }
+        self.begin_looks();
         let first = self.draw.below(2 * self.plan.fault_pause);
         self.schedule(first, Event::Fault);
     }
@@ -250,7 +266,9 @@ impl World {
             if enough && !self.healed {
                 self.heal();
                 let crowd = if self.plan.in_queue > 0 { LINE } else { CROWD };
-                self.schedule(self.now + 2 * self.plan.guard() + crowd, Event::Deadline);
+                let still = self.clients.iter().filter_map(|client| client.stood).map(|(until, _)| until);
+                let all_there = still.fold(self.now, TrueTime::max);
+                self.schedule(all_there + 2 * self.plan.guard() + crowd, Event::Deadline);
             }
         }
         self.end();
@@ -291,14 +309,25 @@ impl World {
             Event::Signal(waiter) => self.drive(waiter),
             Event::WaiterTimer(waiter) => self.waiter_timer(waiter),
             Event::Task { task, alarm } => self.wake(task, alarm),
+            Event::FlushAll => self.flush_all(),
+            Event::LookArrives(look) => self.look_arrives(look),
+            Event::Look(link) => self.look_regularly(link),
+            Event::LookAgain(link) => self.look_again(link),
+            Event::LookAnswered(look) => self.look_answered(look),
+            Event::ToldOfLoss(connection) => self.hear_of_loss(connection),
         }
     }
 
     fn client_of(&self, event: Event) -> Option<usize> {
         match event {
             Event::Answer(call) => Some(self.connections[self.calls[call].connection].client),
-            Event::Lost(connection) | Event::Watch(connection) => Some(self.connections[connection].client),
-            Event::Connect(link) => Some(link / self.nodes.len()),
+            Event::Lost(connection) | Event::Watch(connection) | Event::ToldOfLoss(connection) => {
+                Some(self.connections[connection].client)
+            }
+            Event::LookAnswered(look) => Some(self.connections[self.looks.connection(look)].client),
+            Event::Connect(link) | Event::Look(link) | Event::LookAgain(link) => {
+                Some(link / self.nodes.len())
+            }
             Event::LeaseTimer(tenure) | Event::Drain(tenure) => Some(self.tenures[tenure].client),
             Event::LedgerTimer(client) => Some(client),
             Event::WakeUp(number) => Some(self.connections[self.publications[number].connection].client),
