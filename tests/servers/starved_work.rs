@@ -17,7 +17,7 @@ const STARVED: Duration = Duration::from_millis(2_500);
 /// This program again, as a process that waits for the lock.
 fn rival(cluster: &Cluster, folder: &Path) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--exact", "waits_for_the_lock", "--ignored", "--nocapture"]);
+    command.args(["--exact", "starved_work::waits_for_the_lock", "--ignored", "--nocapture"]);
     command.env("REDQUORUM_CHILD_NODES", cluster.urls().join(",")).env("REDQUORUM_CHILD_FOLDER", folder);
     command.spawn().expect("another process")
 }

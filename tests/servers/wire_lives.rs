@@ -5,7 +5,6 @@
 //! whose `redis` table was replaced for the run: there a life ends between two commands of one script, as it does on
 //! servers that let time go on while a script runs.
 
-use std::path::Path;
 use std::time::Duration;
 
 use clients::{SOON, builder, client, ms};
@@ -233,7 +232,7 @@ fn slow_commands(log: &Value) -> Vec<Vec<String>> {
 
 /// The shipped text of a script, put together as the client does.
 fn script(name: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/node");
+    let folder = harness::top().join("src/node");
     let parts = std::fs::read_to_string(folder.join("redis/command/mod.rs")).expect("the list of scripts");
     let line = format!("static {name}: ");
     let parts = parts.lines().find(|text| text.starts_with(&line)).expect("a script of this name");
