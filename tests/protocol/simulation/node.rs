@@ -117,6 +117,8 @@ impl Node {
     /// It runs anew, with what it kept.
     pub fn start(&mut self, now: TrueTime) {
         self.started = Some(self.clock.at(now));
+        // Restarted before anybody looked at it, another server would be taken for the one before: that is an assumption.
+        self.durable &= self.is_replaced_until <= now;
         self.run += 1;
     }
 
@@ -162,11 +164,10 @@ impl Node {
         }
     }
 
-    /// Another server, which has been running for long, is in its place. It does not say that it writes before it answers: if it
-    /// were restarted before anybody looked at it, that would be taken for a restart of the one before.
+    /// Another server, which has been running for long, is in its place.
     pub fn is_another_run(&mut self) {
         self.run += 1;
-        (self.started, self.durable) = (None, false);
+        self.started = None;
     }
 
     /// What the node shows under a key at `now`.
