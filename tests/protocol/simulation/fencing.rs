@@ -208,7 +208,7 @@ impl World {
     /// A lease was handed out with a token.
     pub fn judge_token(&mut self, tenure: usize) {
         let holder = &self.tenures[tenure];
-        let (owner, began, round) = (holder.owner, holder.began, holder.round);
+        let (owner, began, round, client) = (holder.owner, holder.began, holder.round, holder.client);
         let Some(token) = holder.lease.fencing_token() else { return };
         let key = self.owners[owner].key;
         let highest = self.nodes.iter().map(|node| micros(node.clock.at(self.now))).max().unwrap_or(0);
@@ -216,7 +216,10 @@ impl World {
         self.demand(Law::TokenStandsAtQuorum, token_stands_at_quorum(&round, token, self.plan.quorum));
         self.demand(Law::TokensAreBounded, tokens_are_bounded(token, highest));
         let last = self.fencing.last[key].replace((token, owner));
-        if self.clocks_may_tell(began) {
+        // Here the wall clock stands still with the other one.
+        let actor = &self.clients[client];
+        let stood = actor.stood.is_some() || actor.client_clock.stood_still().is_some();
+        if self.clocks_may_tell(began) && !(self.fencing.lost && stood) {
             if self.fencing.lost {
                 self.counters.add(Seen::TokenAfterLoss);
             }
