@@ -12,15 +12,17 @@ test: ## Run every check: format, lints, tests, docs, features, dependencies, co
 test-matrix: ## Run the tests against each supported server version
 	@scripts/test-matrix.sh
 
+# All of it with the same features, so that nothing is built twice.
+soak_test = cargo test --release --workspace --all-features
+
 .PHONY: soak
 soak: ## Torture for an hour, then the promised figures in full size, on a quiet machine
-	cargo test --release --all-features --test torture -- --ignored long_storm --nocapture
-	cargo test --release --all-features --test figures --test latency --test memory --test turns \
-		--test keeping --test keeping_costs --test fencing_cost --test wall_clock --test cli -- --ignored --nocapture \
-		--test-threads 1
-	cargo test --release --all-features --lib fuzz_for_long -- --ignored --nocapture
-	REDQUORUM_FUZZ=1000000 cargo test --release --all-features --bin redquorum any_file
-	scripts/compose-test.sh "cargo test --release --all-features --test torture -- --ignored containers --nocapture"
+	$(soak_test) --test torture -- --ignored long_storm --nocapture
+	$(soak_test) --test figures --test quiet --test tool -- --ignored --nocapture --test-threads 1
+	$(soak_test) --test servers -- --ignored --nocapture --test-threads 1 keeping:: wall_clock::
+	$(soak_test) --lib fuzz_for_long -- --ignored --nocapture
+	REDQUORUM_FUZZ=1000000 $(soak_test) --bin redquorum any_file
+	scripts/compose-test.sh "$(soak_test) --test torture -- --ignored containers --nocapture"
 
 # The version that Cargo.toml states, which rustup gets if it is not there.
 rust_version = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
@@ -28,7 +30,7 @@ rust_version = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 .PHONY: msrv
 msrv: ## Build the library and the tool with the least Rust version that is stated
 	rustup toolchain install $(rust_version) --profile minimal --no-self-update
-	CARGO_TARGET_DIR=target/msrv cargo +$(rust_version) check --locked --all-features
+	CARGO_TARGET_DIR=target/msrv cargo +$(rust_version) check --locked --all-features --package redquorum --package redquorum-cli
 
 # How long each client is measured in each round; QUICK=1 only shows that everything works.
 bench_arguments = $(if $(QUICK),--quick) $(SECONDS)
@@ -60,21 +62,32 @@ bench-docs: bench bench-peers ## Measure everything, and refresh docs/benchmarks
 mutants: ## Change protocol and janitor in every small way and see whether a test notices: an hour; SHARD=0/10 for a part
 	scripts/mutants.sh $(SHARD)
 
+.PHONY: mutants-lua
+mutants-lua: ## Change each Lua script in every small way and see whether a test notices: some minutes
+	REDQUORUM_REDIS_SERVER="$$(scripts/servers.sh default)" cargo test --workspace --all-features --test scripts \
+		every_change_is_noticed -- --ignored --nocapture
+
 .PHONY: compose-test
 compose-test: ## Bring the five nodes of docker-compose.yml up, check them, take them down
 	@scripts/compose-test.sh
 
+# How to start the tool, for who has built it already.
+TOOL = cargo run --quiet --package redquorum-cli --
+
+compose_nodes = $(foreach port,7101 7102 7103 7104 7105,redis://127.0.0.1:$(port))
+
 .PHONY: demo
 demo: ## Show what the lock does, on nodes in memory; on real ones with NODES="redis://… redis://…" or NODES=compose
-	@cargo run --quiet --features testing --example demo
+	@[ "$$NODES" != compose ] || NODES="$(compose_nodes)"; \
+		REDQUORUM_NODES="$$NODES" $(TOOL) demo $(if $(NODES),--real)
 
 .PHONY: fmt
 fmt: ## Format the code
-	cargo fmt
+	cargo fmt --all
 
 .PHONY: clippy
 clippy: ## Run the lints, warnings as errors
-	cargo clippy --all-targets --all-features -- -D warnings
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
 
 .PHONY: doc
 doc: ## Build the documentation, warnings as errors

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Obtains the Python clients with which tests/languages shares locks, and prints their folder, target/languages. Where they
+# Obtains the Python clients with which tests/servers/languages shares locks, and prints their folder, target/languages. If they
 # cannot be had, says so in a last line "skipped: reason" and prints nothing else: nothing else needs them. What is there
 # already is not fetched again.
 

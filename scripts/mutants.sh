@@ -42,10 +42,11 @@ opt-level = 1
 debug = "none"
 END
 rm -rf "$package"/src/protocol "$package"/src/node/* "$package"/tests/*
+mkdir "$package/tests/protocol"
 cp src/lib.rs "$package/src/"
 cp -r src/protocol "$package/src/"
 cp -r src/node/mod.rs src/node/store "$package/src/node/"
-cp -r tests/exhaustive.rs tests/simulation "$package/tests/"
+cp -r tests/protocol/main.rs tests/protocol/exhaustive.rs tests/protocol/simulation "$package/tests/protocol/"
 
 # Text for people is no decision.
 mutants() {
@@ -56,24 +57,13 @@ mutants() {
 
 # Seconds that the tests may take, which are done in two and in twenty as a rule.
 patience=15 mutants -- --lib
-patience=90 REDQUORUM_SEEDS=${REDQUORUM_SEEDS:-3000} mutants -- --test exhaustive --test simulation -- every_round every_law
+patience=90 REDQUORUM_SEEDS=${REDQUORUM_SEEDS:-3000} mutants -- --test protocol -- every_round every_law
 
-# What settles debts needs the runtime: a package of the library and the simulation of the runtime, in the first part.
+# What settles debts needs the runtime: the library itself and the simulation of the runtime, in the first part.
 janitor=target/mutants/janitor
 if [ "${shard%%/*}" = 0 ]; then
-    rm -rf "$janitor/package"
-    mkdir -p "$janitor/package/tests"
-    cp -r src docs README.md "$janitor/package/"
-    rm -r "$janitor/package/src/bin"
-    cp -r tests/runtime tests/common "$janitor/package/tests/"
-    {
-        awk '/^\[\[/ { exit } { print }' Cargo.toml
-        printf '[[test]]\nname = "runtime"\npath = "tests/runtime/main.rs"\n\n[workspace]\n'
-        printf '\n[profile.dev]\ndebug = "none"\n'
-    } >"$janitor/package/Cargo.toml"
-    cargo mutants --dir "$janitor/package" --output "$janitor" --iterate --baseline=skip --timeout 120 \
-        --file src/runtime/janitor.rs --no-default-features --features testing --colors never -- --lib --test runtime \
-        || [ $? -le 3 ]
+    cargo mutants --output "$janitor" --iterate --baseline=skip --timeout 120 --package redquorum --file src/runtime/janitor.rs \
+        --test-package redquorum,redquorum-tests --colors never -- --lib --test memory -- runtime:: || [ $? -le 3 ]
 fi
 
 echo

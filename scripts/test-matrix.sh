@@ -10,7 +10,7 @@ if step "servers" scripts/servers.sh matrix; then
     mapfile -t servers <target/servers/matrix.txt
     for server in "${servers[@]}"; do
         read -r name path <<<"$server"
-        step "$name" env REDQUORUM_REDIS_SERVER="$path" cargo test --all-features --tests --no-fail-fast
+        step "$name" env REDQUORUM_REDIS_SERVER="$path" cargo test --workspace --all-features --tests --no-fail-fast
     done
     step "all in one quorum" env REDQUORUM_MIXED=required cargo test --all-features --test mixed -- --nocapture
 fi

@@ -78,7 +78,6 @@
 //! | `serde` | to send a held lock to another process, as `LockParts` |
 //! | `metrics` | to count and measure through the facade of the `metrics` crate |
 //! | `testing` | in the tests of your own code: nodes in memory, with faults and a clock to your liking |
-//! | `cli` | to install the command line tool; a library has no use for it |
 //!
 //! # Longer documents
 //!

@@ -107,7 +107,7 @@ async fn left(nodes: &Nodes, name: &str, settings: &Settings) -> usize {
     let asked = nodes.healthy()[..N - 1].iter().chain([nodes.frozen()]);
     // Values are any bytes: some clients' are no text.
     let stranger = redis::Value::BulkString(STRANGER.into());
-    let ours = |server: &crate::common::Server| {
+    let ours = |server: &harness::Server| {
         let keys = server.keys().into_iter().filter(|key| key.contains(name));
         keys.filter(|key| ![&stranger, &redis::Value::Nil].contains(&&server.command(&["GET", key]))).count()
     };

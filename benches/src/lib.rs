@@ -8,9 +8,6 @@
 //! process, on the same servers, round after round; a figure is the median over the rounds, a ratio the median of the
 //! ratios within each round. So a busy moment of the machine meets both sides.
 
-#[path = "../../tests/common/mod.rs"]
-mod common;
-
 pub mod bars;
 pub mod contention;
 pub mod document;

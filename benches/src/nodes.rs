@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::common::{Cluster, Server, server_binary};
+use harness::{Cluster, Server, server_binary};
 
 /// The most nodes that are measured.
 pub const MOST: usize = 7;

@@ -5,9 +5,11 @@
 use std::time::Duration;
 
 use divan::{AllocProfiler, Bencher};
-use redquorum::protocol::lease::{Asking, Event, Lease, Released, Terms};
+use redquorum::protocol::answer::Answer;
+use redquorum::protocol::lease::{Asking, Event, Lease, Options, Released, Terms};
 use redquorum::protocol::message::{ConnectionId, Key, Owner, Reply};
 use redquorum::protocol::quorum::Quorum;
+use redquorum::protocol::restart::Standing;
 use redquorum::protocol::time::Instant;
 use redquorum::protocol::validity::{Drift, Ttl};
 
@@ -26,7 +28,7 @@ fn acquire_and_release(bencher: Bencher<'_, '_>, nodes: usize) {
     bencher.bench_local(|| {
         let (started, answered) = (Instant::from_nanos(1), Instant::from_nanos(100_000));
         let owner = Owner::from_bytes(divan::black_box([7; 16]));
-        let mut lease = Lease::acquire(terms, key.clone(), owner, Asking::Set, started);
+        let mut lease = Lease::acquire(terms, key.clone(), owner, Asking::Set, Options::default(), started);
         play(&mut lease, answered);
         assert!(matches!(lease.poll_event(), Some(Event::Held(_))));
         lease.release(answered);
@@ -47,7 +49,8 @@ fn play(lease: &mut Lease, now: Instant) {
         calls += 1;
     }
     for (node, call, creates) in sent.into_iter().flatten() {
-        lease.handle_reply(node, call, creates, connection, Reply::Granted, now);
+        let (reply, standing) = (Reply::Granted, Standing::COUNTS);
+        lease.handle_answer(Answer { node, call, connection, creates, reply, standing, read: now }, now);
     }
 }
 

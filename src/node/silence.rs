@@ -20,3 +20,19 @@ impl SilenceLimits {
         Self { suspect, replace }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node is suspect for some time before its connection is given up, however short or long the reply timeout is.
+    #[test]
+    fn nodes_are_suspect_first() {
+        for (timeout, suspect, replace) in [(1, 100, 1_000), (100, 300, 1_000), (500, 1_500, 2_000)] {
+            let silence = SilenceLimits::after(Duration::from_millis(timeout));
+            assert_eq!(silence.suspect, Duration::from_millis(suspect), "{timeout} ms");
+            assert_eq!(silence.replace, Duration::from_millis(replace), "{timeout} ms");
+        }
+        assert_eq!(SilenceLimits::after(Duration::MAX).suspect, Duration::MAX);
+    }
+}

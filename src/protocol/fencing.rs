@@ -15,8 +15,8 @@ use std::time::Duration;
 use crate::protocol::quorum::{NodeId, NodeSet, Quorum};
 use crate::protocol::time::Instant;
 
-/// How far beyond its own clock a node lets a client's clock advance a counter: one that is years ahead moves the tokens
-/// by this much. Well-kept clocks differ by less than a second.
+/// How far beyond the foremost of the nodes' clocks a client's clock may advance a counter: one that is years ahead moves the
+/// tokens by this much. Well-kept clocks differ by less than a second.
 pub const MOST_AHEAD: Duration = Duration::from_secs(10);
 
 /// Counters end below this, which is close to 2^53, where the numbers of server scripts stop being exact. In microseconds
@@ -100,9 +100,9 @@ pub struct Carry {
 /// What a claim does to the node's counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fence {
-    /// Advances it, unless this owner did so before: to max(stored + 1, min(candidate, node's time + [`MOST_AHEAD`])).
+    /// Advances it, unless this owner did so before: to max(stored + 1, candidate).
     Advance {
-        /// The client's wall clock, in microseconds since 1970.
+        /// What [`candidate`] suggests.
         candidate: u64,
         /// How long the counter is kept.
         retention: Retention,
@@ -133,8 +133,6 @@ impl<O: Copy + PartialEq> Counter<O> {
                 return Some(stored).filter(|stored| stored.number < END);
             }
             (Fence::Advance { candidate, retention }, _) => {
-                let ahead = u64::try_from(MOST_AHEAD.as_micros()).unwrap_or(u64::MAX);
-                let candidate = candidate.min(now.saturating_add(ahead));
                 (candidate.max(number.saturating_add(1)), retention)
             }
         };
@@ -145,6 +143,17 @@ impl<O: Copy + PartialEq> Counter<O> {
         let expires = (now.max(next) / 1_000).saturating_add(retention.0);
         Some(Self { number: next, owner, expires })
     }
+}
+
+/// The number that a client suggests, in microseconds since 1970: what its wall clock shows, but no more than [`MOST_AHEAD`]
+/// beyond the foremost of the `nodes`' clocks, as far as the client knows them.
+///
+/// A node does not hold a client back by its own clock: where all nodes that grant are behind, and one of them lost its
+/// counters, the token would be smaller than the last. A client that acquires knows the clocks of a quorum at least. If
+/// fewer nodes are behind, or it has met one of the others before, it is not held back.
+pub fn candidate(wall: u64, nodes: impl IntoIterator<Item = u64>) -> u64 {
+    let ahead = u64::try_from(MOST_AHEAD.as_micros()).unwrap_or(u64::MAX);
+    nodes.into_iter().max().map_or(wall, |foremost| wall.min(foremost.saturating_add(ahead)))
 }
 
 /// One lease's way to its token.
@@ -257,7 +266,7 @@ mod tests {
         Counter::claimed(stored, owner, fence, NOW).unwrap().number
     }
 
-    /// f = max(stored + 1, min(candidate, node's time + 10 s)), for every owner but the one that advanced it last.
+    /// f = max(stored + 1, candidate), for every owner but the one that advanced it last, whatever the node's clock shows.
     #[test]
     fn claims_advance_the_counter() {
         assert_eq!(number(None, 1, advance(NOW - 5)), NOW - 5);
@@ -265,8 +274,27 @@ mod tests {
         assert_eq!(number(stored(NOW, 1), 2, advance(NOW + 7)), NOW + 7);
         assert_eq!(number(stored(7, 1), 1, advance(NOW)), 7, "the same owner again");
         let decade = 10 * 365 * 86_400 * 1_000_000;
-        assert_eq!(number(stored(7, 1), 2, advance(NOW + decade)), NOW + 10_000_000, "ten years ahead");
+        assert_eq!(
+            number(stored(7, 1), 2, advance(NOW + decade)),
+            NOW + decade,
+            "the node's clock is behind"
+        );
         assert_eq!(number(stored(NOW + decade, 1), 2, advance(0)), NOW + decade + 1, "never back");
+    }
+
+    /// A client's clock counts up to ten seconds beyond the foremost node's that it knows, and where it knows none, as it is.
+    #[test]
+    fn the_foremost_node_caps_the_candidate() {
+        let decade = 10 * 365 * 86_400 * 1_000_000;
+        assert_eq!(candidate(NOW, []), NOW);
+        assert_eq!(candidate(NOW, [NOW - decade, NOW - 10_000_000, 0]), NOW, "one that is right is enough");
+        assert_eq!(candidate(NOW, [NOW - decade, NOW + decade]), NOW, "and so is one that is ahead");
+        assert_eq!(
+            candidate(NOW + decade, [NOW - 5, NOW, NOW - decade]),
+            NOW + 10_000_000,
+            "ten years ahead"
+        );
+        assert_eq!(candidate(u64::MAX, [u64::MAX - 1]), u64::MAX, "nothing wraps");
     }
 
     /// Healing lifts a counter to the token and never lowers it; it stays whose it was where nothing was lifted.

@@ -3,7 +3,7 @@
 //!
 //! Each node's task writes its own place, and which of all are one server; whoever counts votes reads what they are worth without a lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -86,7 +86,12 @@ struct Cell {
     same_as: AtomicU8,
     /// In nanoseconds, smoothed; 0 where none is known.
     round_trip: AtomicU64,
+    /// How far its clock is ahead of this client's steady one, in microseconds.
+    ahead: AtomicI64,
 }
+
+/// The node's clock was never read.
+const UNREAD: i64 = i64::MIN;
 
 /// How a node without a marker is to be marked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,6 +116,7 @@ impl NodeTable {
             task: AtomicWaker::new(),
             same_as: AtomicU8::new(NONE),
             round_trip: AtomicU64::new(0),
+            ahead: AtomicI64::new(UNREAD),
         };
         let places = vec![NodeRecord::default(); quorum.nodes()].into_boxed_slice();
         Arc::new(Self {
@@ -235,6 +241,21 @@ impl NodeTable {
     pub(crate) fn round_trip(&self, node: NodeId) -> Option<Duration> {
         let nanos = self.cells.get(node.index())?.round_trip.load(Ordering::Relaxed);
         (nanos != 0).then(|| Duration::from_nanos(nanos))
+    }
+
+    /// The node's clock showed this time, in microseconds since 1970, when it was read at `at`.
+    pub(crate) fn note_time(&self, node: NodeId, micros: u64, at: Instant) {
+        let Some(cell) = self.cells.get(node.index()) else { return };
+        let signed = |micros: u64| i64::try_from(micros).unwrap_or(i64::MAX);
+        cell.ahead.store(signed(micros).saturating_sub(signed(at.as_nanos() / 1_000)), Ordering::Relaxed);
+    }
+
+    /// What the clocks of the nodes show at `now`, in microseconds since 1970: of all that were ever read, those that are away
+    /// by now included.
+    pub(crate) fn times(&self, now: Instant) -> impl Iterator<Item = u64> {
+        let ahead = self.cells.iter().map(|cell| cell.ahead.load(Ordering::Relaxed));
+        let read = ahead.filter(|ahead| *ahead != UNREAD);
+        read.map(move |ahead| (now.as_nanos() / 1_000).saturating_add_signed(ahead))
     }
 
     /// What the node told of itself last.
@@ -431,6 +452,19 @@ mod tests {
         node_table.saw_marker(node(0), false);
         node_table.saw_marker(node(1), true);
         assert_eq!(node_table.adopt(node(0), true, at(0)), Adoption::Renew);
+    }
+
+    /// The clocks of all nodes that were ever read go on from there, whichever way they are off.
+    #[test]
+    fn clocks_of_nodes_go_on() {
+        let node_table = node_table();
+        assert_eq!(node_table.times(at(5)).collect::<Vec<_>>(), [0; 0]);
+        node_table.note_time(node(0), 1_000_000, at(5));
+        node_table.note_time(node(2), 2_000, at(5));
+        assert_eq!(node_table.times(at(7)).collect::<Vec<_>>(), [1_002_000, 4_000]);
+        node_table.note_time(node(0), 0, at(10));
+        node_table.note_time(node(1), u64::MAX, at(0));
+        assert_eq!(node_table.times(at(9)).collect::<Vec<_>>(), [0, i64::MAX as u64 + 9_000, 6_000]);
     }
 
     /// A round trip is smoothed, and never unknown again.

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::node::Node;
+use crate::protocol::fencing;
 use crate::protocol::in_doubt::Balance;
 use crate::protocol::message::{Holder, Key};
 use crate::protocol::quorum::{NodeId, Quorum};
@@ -52,9 +53,10 @@ impl Shared {
         self.nodes.get(node.index()).is_some_and(Node::is_usable)
     }
 
-    /// The candidate for a fencing token: the wall clock, in microseconds.
+    /// The candidate for a fencing token: the wall clock in microseconds, as far as the nodes' clocks let it be ahead.
     pub(crate) fn candidate(&self) -> u64 {
-        self.clock.wall_micros().saturating_add_signed(self.config.wall_clock_off)
+        let wall = self.clock.wall_micros().saturating_add_signed(self.config.wall_clock_off);
+        fencing::candidate(wall, self.node_table.times(self.clock.now()))
     }
 
     /// Takes note of how much longer a lock of anybody is held. The delay has to cover the longest TTL in use, which no client

@@ -21,7 +21,7 @@
 //! ```
 //!
 //! The guide is [Testing your own service](crate::docs::testing_your_service): faults, paused time, suspended machines.
-//! `tests/users_service.rs` of this package is a small service with all of its tests, as a template for your own.
+//! `tests/memory/users_service.rs` of this package is a small service with all of its tests, as a template for your own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -572,4 +572,20 @@ impl RawNode {
         std::future::poll_fn(|cx| self.mailbox.poll_take(cx, &mut answers)).await;
         answers.remove(0).reply
     }
+}
+
+/// An operation as the words of the command that runs its script, the script's text being the second: for running other texts.
+/// No part of the stable interface.
+#[doc(hidden)]
+pub fn script_command(operation: &crate::protocol::message::Operation) -> Vec<Vec<u8>> {
+    crate::node::redis::script_command(operation)
+}
+
+/// What the answer to such a command means. No part of the stable interface.
+#[doc(hidden)]
+pub fn script_reply(
+    operation: &crate::protocol::message::Operation,
+    answer: redis::Value,
+) -> crate::protocol::message::Reply {
+    crate::node::redis::script_reply(operation, answer)
 }

@@ -7,15 +7,13 @@
 #![cfg(target_os = "linux")]
 
 mod checker;
-#[path = "../common/mod.rs"]
-mod common;
 mod history;
 mod nodes;
 mod page;
 mod storm;
 mod worker;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use checker::{Findings, check};
@@ -87,7 +85,7 @@ fn storm(nodes: Nodes, length: Duration, name: &str) {
         let mark = if figure.met { "" } else { "   <- missed" };
         println!("{:<60} {:>24}   {}{mark}", figure.what, figure.value, figure.bar);
     }
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/torture");
+    let target = harness::top().join("target/torture");
     std::fs::create_dir_all(&target).expect("a folder for the page");
     let file = target.join(format!("{name}.html"));
     std::fs::write(&file, page::page(&aftermath, &requests, &findings, &figures, seed))

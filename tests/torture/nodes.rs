@@ -10,9 +10,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::common::{Cluster, Proxy, Server};
 use super::history::Kind;
 use super::ms;
+use harness::{Cluster, Proxy, Server};
 
 pub const NODES: usize = 5;
 

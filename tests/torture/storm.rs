@@ -14,10 +14,10 @@ use rand::{RngExt, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::checker::Lives;
-use super::common::{Mode, Proxy, faketime, set_clock, with_clock_in};
 use super::history::{Fault, Kind, Nanos, Target, now};
 use super::nodes::{NODES, Nodes};
 use super::{TTL, ms};
+use harness::{Mode, Proxy, faketime, set_clock, with_clock_in};
 
 pub const CLIENTS: usize = 4;
 

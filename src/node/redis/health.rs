@@ -95,6 +95,9 @@ impl Health {
         if look.marker != Mark::Unread {
             self.node_table.saw_marker(self.node, look.marker != Mark::Absent);
         }
+        if let Some(time) = look.time {
+            self.node_table.note_time(self.node, time, look.received);
+        }
         self.marker = look.marker.clone();
         self.hear_of_clock();
         let cause = self.memory.handle_reading(&self.reading(look));

@@ -32,11 +32,15 @@ use tokio::time::Instant as TokioInstant;
 use tokio_util::sync::CancellationToken;
 
 use self::address::Address;
+#[cfg(feature = "testing")]
+use self::command::Form;
 use self::health::Health;
 use self::session::{Ended, Session};
 use super::{Call, Inbox};
 use crate::clock::Clock;
 use crate::protocol::message::{NotSent, Reply, ServerMessage};
+#[cfg(feature = "testing")]
+use crate::protocol::message::{Operation, Unknown};
 use crate::protocol::restart::RestartDelay;
 use crate::registry::{NodeTable, Wakeups};
 
@@ -129,6 +133,28 @@ pub(crate) async fn serve(mut inbox: Inbox, settings: Settings, clock: Clock, sh
             () = refuse_calls(&mut inbox, &clock) => return,
             () = tokio::time::sleep_until(attempt + pause) => {}
         }
+    }
+}
+
+/// An operation as the words of a script's command, text of the script included: for tests that run another text.
+#[cfg(feature = "testing")]
+pub(crate) fn script_command(operation: &Operation) -> Vec<Vec<u8>> {
+    let mut command = command::of_usual_length();
+    command::encode(&mut command, operation, Form::Text, b"");
+    let words = command.args_iter().filter_map(|word| match word {
+        redis::Arg::Simple(bytes) => Some(bytes.to_vec()),
+        _ => None,
+    });
+    words.collect()
+}
+
+/// What an answer to [`script_command`] means.
+#[cfg(feature = "testing")]
+pub(crate) fn script_reply(operation: &Operation, answer: redis::Value) -> Reply {
+    match session::read(Ok(answer)) {
+        Ok(Ok(value)) => command::decode(operation, Form::Text, &value),
+        Ok(Err(error)) => command::decode_error(Form::Text, &error),
+        Err(error) => Reply::Unknown(Unknown::ConnectionLost(error.to_string().into())),
     }
 }
 

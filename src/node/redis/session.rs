@@ -599,3 +599,6 @@ pub(super) fn read(answer: RedisResult<Value>) -> Result<Result<Value, ServerErr
         None => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 -- Claim a lock together with its fencing counter: set the key if it is absent; if it already carries this owner, lengthen
--- its life to the full TTL. The counter becomes max(stored + 1, min(candidate, this node's time + 10 s)), unless this owner
--- advanced it last. Where a token is carried along instead, the counter is lifted to at least that.
+-- its life to the full TTL. The counter becomes max(stored + 1, candidate), unless this owner advanced it last. Where a token
+-- is carried along instead, the counter is lifted to at least that. No clock of a node holds a candidate back: the client
+-- does that, which knows the clocks of all nodes.
 -- KEYS: key, counter. ARGV: owner, TTL in ms, retention of the counter in ms, candidate in µs, or '' and the token.
 -- Answers the counter when done, 0 where it is at its end or none, or { value found, remaining ms } as claim.lua does.
 -- Each acquire runs it on each node, so it is written to be quick: no pattern, and no text made where there is one.
@@ -8,7 +9,7 @@ local call, owner, text = redis.call, ARGV[1], ARGV[4]
 local stored = redis.pcall('GET', KEYS[2])
 if type(stored) == 'table' then
     -- A key of another type is no counter; one that may not be read is an error.
-    if string.find(stored.err, 'WRONGTYPE', 1, true) then return 0 end
+    if string.find(stored.err, 'WRONGTYPE') then return 0 end
     return stored
 end
 local time = call('TIME')
@@ -21,11 +22,9 @@ end
 local next = number
 if ARGV[5] then
     text = ARGV[5]
-    next = tonumber(text)
-    if next < number then next = number end
+    next = math.max(number, tonumber(text))
 elseif last ~= owner then
     next = tonumber(text)
-    if next > now + 10000000 then next, text = now + 10000000, nil end
     if next <= number then next, text = number + 1, nil end
 end
 -- Close to 2^53, where numbers stop being exact.

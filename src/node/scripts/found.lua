@@ -4,7 +4,7 @@
 local function found(key)
     local held = redis.pcall('GET', key)
     if type(held) == 'table' then
-        if not string.find(held.err, 'WRONGTYPE', 1, true) then return nil, held end
+        if not string.find(held.err, 'WRONGTYPE') then return nil, held end
         return 0
     end
     return held and string.sub(held, 1, 64)

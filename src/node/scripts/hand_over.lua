@@ -14,14 +14,13 @@ if exists ~= 1 then
     if held == false then return 0 end
     if held ~= owner then return { held, -1 } end
     redis.call('DEL', key)
-    if exists == 0 then redis.pcall('DEL', lives) end
     return 1
 end
 
--- Takes the owner out of the queue, and gives the key to the first who lives. Tells whether there was one.
+-- Takes the owner out of the queue, and gives the key to the first that lives. Returns true if there was one.
 local function hand_over()
     redis.call('ZREM', queue, owner .. ARGV[2])
-    if held and held ~= owner then return false end
+    if held and held ~= owner then return end
 
     -- Whoever had the last hand-over and neither released it nor holds it now, hangs: so do its other waiters.
     local last = redis.call('HGET', lives, '@')
@@ -52,14 +51,16 @@ local function hand_over()
                 -- Not allowed to wake anybody: the lock is free, and whoever looks first in the queue gets it.
                 redis.pcall('HDEL', lives, '@')
                 redis.pcall('ZADD', queue, first[2], member)
+                -- If it was the only entry, the queue was gone and is new: without an end so far.
+                redis.pcall('EXPIRE', queue, 60)
                 break
+            elseif heard > 0 then
+                return true
             end
-            if heard > 0 then return true end
             -- Nobody listens on that channel: the client is dead.
             redis.call('HDEL', lives, '@', client)
         end
     end
-    return false
 end
 
 -- A queue that this user may not use, or something else in its place, keeps nobody from releasing.

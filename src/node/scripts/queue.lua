@@ -53,9 +53,8 @@ if not score then
     score = ARGV[5]
     if score == '' then
         score = time[1] * 1000000 + time[2]
-        local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
-        if last[2] and tonumber(last[2]) >= score then score = tonumber(last[2]) + 1 end
-        score = string.format('%.0f', score)
+        local last = tonumber(redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2])
+        if last and last >= score then score = last + 1 end
     end
     redis.call('ZADD', queue, score, member)
 end
@@ -94,8 +93,8 @@ while held == false do
         if heard > 0 then
             held = next
         else
-            redis.call('DEL', key)
-            redis.call('HDEL', lives, '@', other_client)
+            -- No connection listens on that channel: the client is dead. What was set for it goes to the next.
+            redis.call('HDEL', lives, other_client)
         end
     end
 end

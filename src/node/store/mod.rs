@@ -18,8 +18,9 @@ use crate::protocol::message::{
 };
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
+use crate::protocol::wait_queue::rank::MOST_QUEUED;
 
-pub use self::queue::WakeUp;
+pub use self::queue::{QueueRecord, WakeUp};
 
 /// The keys of one server, the queues for them, and their fencing counters.
 #[derive(Clone, Debug)]
@@ -30,6 +31,7 @@ pub struct Store {
     /// Who listens on its channel, with how many connections.
     subscribers: BTreeMap<ClientId, usize>,
     may_publish: bool,
+    most_queued: u64,
     wake_ups: Vec<WakeUp>,
 }
 
@@ -41,6 +43,7 @@ impl Default for Store {
             counters: BTreeMap::new(),
             subscribers: BTreeMap::new(),
             may_publish: true,
+            most_queued: MOST_QUEUED,
             wake_ups: Vec::new(),
         }
     }

@@ -6,7 +6,7 @@ use super::{Store, StoredValue, millis};
 use crate::protocol::message::{ClientId, Holder, Key, Owner, Place, Reply};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::Ttl;
-use crate::protocol::wait_queue::rank::{MOST_IN_LINE, QUEUE_LIFE, SILENT_AFTER};
+use crate::protocol::wait_queue::rank::{QUEUE_LIFE, SILENT_AFTER};
 
 /// One owner in the queue, and its client.
 type Member = (Owner, ClientId);
@@ -20,6 +20,22 @@ pub struct WakeUp {
     pub owner: Owner,
     /// The key.
     pub key: Key,
+}
+
+/// What a server keeps of the queue for one key, to look at. Moments are whole milliseconds, and those of an end are the last in
+/// which there is anything.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct QueueRecord {
+    /// Who stands in it with which place, the first first.
+    pub entries: Vec<(Owner, ClientId, u64)>,
+    /// The end of the entries.
+    pub entries_end: u64,
+    /// When each client looked last, and whether it polls.
+    pub looks: Vec<(ClientId, u64, bool)>,
+    /// Who had the last hand-over, as long as it has not released it.
+    pub last: Option<(Owner, ClientId)>,
+    /// The end of the looks and of the last hand-over.
+    pub looks_end: u64,
 }
 
 /// The queue for one key.
@@ -107,7 +123,7 @@ impl WaitQueue {
     }
 
     fn is_over(&self) -> bool {
-        self.scores.is_empty() && self.lives.is_empty()
+        self.scores.is_empty() && self.lives.is_empty() && self.last.is_none()
     }
 }
 
@@ -142,7 +158,7 @@ impl Store {
             queue.insert(member, score);
         }
         if !queue.scores.contains_key(&member) {
-            if queue.scores.len() as u64 >= MOST_IN_LINE {
+            if queue.scores.len() as u64 >= self.most_queued {
                 self.keep(key, queue);
                 return Reply::QueueFull;
             }
@@ -182,6 +198,7 @@ impl Store {
             let Some(look) = queue.live(next.1, millis(now)) else { continue };
             if !look.polls && !self.may_publish {
                 queue.insert(next, score);
+                queue.expires = millis(now.after(QUEUE_LIFE));
                 break;
             }
             if !look.polls && !self.subscribers.contains_key(&next.1) {
@@ -275,6 +292,24 @@ impl Store {
             queue.expire(millis(now));
             queue.order.iter().map(|(_, (owner, _))| *owner).collect()
         })
+    }
+
+    /// All that is kept of the queue for a key.
+    pub fn queue_record(&mut self, key: &Key, now: Instant) -> QueueRecord {
+        let Some(queue) = self.queues.get_mut(key) else { return QueueRecord::default() };
+        queue.expire(millis(now));
+        QueueRecord {
+            entries: queue.order.iter().map(|(score, (owner, client))| (*owner, *client, *score)).collect(),
+            entries_end: queue.expires,
+            looks: queue.lives.iter().map(|(client, look)| (*client, look.at, look.polls)).collect(),
+            last: queue.last,
+            looks_end: queue.lives_expire,
+        }
+    }
+
+    /// Sets how many may stand in the queue for one key: [`MOST_QUEUED`](crate::protocol::wait_queue::rank::MOST_QUEUED) unless told.
+    pub fn set_most_queued(&mut self, most: u64) {
+        self.most_queued = most;
     }
 
     fn give(&mut self, key: &Key, owner: Owner, life: Ttl, now: Instant) {

@@ -69,7 +69,8 @@ pub enum Operation {
         owner: Owner,
         /// Its life from execution on.
         ttl: Ttl,
-        /// What happens to the key's fencing counter, in the same step. A grant is then a [`Reply::Fenced`].
+        /// What happens to the key's fencing counter, in the same step. A grant is then a
+        /// [`Reply::Fenced`](super::Reply::Fenced).
         fence: Option<Fence>,
     },
     /// If the key still carries this owner, lengthen its life, never shorten it.
@@ -92,7 +93,8 @@ pub enum Operation {
         /// The token.
         carry: Carry,
     },
-    /// As [`Operation::Extend`], for many leases at once: each is answered for itself, in [`Reply::Each`].
+    /// As [`Operation::Extend`], for many leases at once: each is answered for itself, in
+    /// [`Reply::Each`](super::Reply::Each).
     ExtendAll {
         /// The leases.
         extensions: Extensions,

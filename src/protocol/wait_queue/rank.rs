@@ -22,7 +22,7 @@ pub const QUEUE_LIFE: Duration = Duration::from_secs(60);
 pub const SILENT_AFTER: Duration = Duration::from_secs(3);
 
 /// Most who stand in the queue for one key. At 150 bytes each, a queue costs its node 15 MB at most.
-pub const MOST_IN_LINE: u64 = 100_000;
+pub const MOST_QUEUED: u64 = 100_000;
 
 /// What names a node for all clients alike, however each spells its address: a hash of its marker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

@@ -13,7 +13,7 @@ use crate::protocol::fencing::{Carry, END, Fence, FencingToken};
 use crate::protocol::message::{
     Extension, Found, Holder, HolderValue, Operation, Owner, OwnerHex, Place, Reply, ServerMessage, Unknown,
 };
-use crate::protocol::wait_queue::rank::MOST_IN_LINE;
+use crate::protocol::wait_queue::rank::MOST_QUEUED;
 
 /// A script from its parts, in their order.
 macro_rules! script {
@@ -215,7 +215,7 @@ fn script_arguments(cmd: &mut Cmd, operation: &Operation, owner: &OwnerHex, pref
                 Some(score) => cmd.arg(score),
                 None => cmd.arg(""),
             };
-            cmd.arg(hand_over.as_millis()).arg(MOST_IN_LINE).arg(&names::channels(prefix)[..]);
+            cmd.arg(hand_over.as_millis()).arg(MOST_QUEUED).arg(&names::channels(prefix)[..]);
         }
         Operation::Inspect { key } => names::with_line(key.as_bytes(), prefix, |line, _| {
             cmd.arg(2).arg(key.as_bytes()).arg(line);

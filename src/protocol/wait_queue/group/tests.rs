@@ -95,9 +95,11 @@ fn leads(waiter: &Waiter) -> bool {
 #[test]
 fn a_wake_up_belongs_to_its_owner_or_is_passed_on() {
     let mut groups = groups();
-    groups.listen(owner(1));
-    assert_eq!(groups.handle_wake_up(NodeId::new(2), owner(1), key(), at(5)), None);
-    assert_eq!(signals(&mut groups), [(owner(1), Signal::Woken)]);
+    for number in [1, 2] {
+        groups.listen(owner(number));
+        assert_eq!(groups.handle_wake_up(NodeId::new(2), owner(number), key(), at(5)), None);
+    }
+    assert_eq!(signals(&mut groups), [(owner(1), Signal::Woken), (owner(2), Signal::Woken)]);
 
     groups.forget(owner(1));
     let debt = groups.handle_wake_up(NodeId::new(2), owner(1), key(), at(5)).expect("passed on");
@@ -106,7 +108,7 @@ fn a_wake_up_belongs_to_its_owner_or_is_passed_on() {
     let Operation::HandOver { owner: released, client: by, hand_over, .. } = debt.operation() else {
         panic!("{:?}", debt.operation())
     };
-    assert_eq!((released, by, hand_over.duration()), (owner(1), client(), PASSED_ON));
+    assert_eq!((released, by, hand_over.as_millis()), (owner(1), client(), 500));
     assert!(debt.ends() > at(5).after(QUEUE_LIFE));
 }
 
@@ -143,9 +145,12 @@ fn the_best_placed_leads() {
     assert!(leads(&second) && !leads(&third));
     assert!(signals(&mut groups).is_empty());
 
+    groups.listen(owner(3));
+    assert_eq!(groups.handle_wake_up(NodeId::new(0), owner(3), key(), at(0)), None);
     groups.stand(&mut first, stand(10), at(0));
     assert!(leads(&first));
-    assert_eq!(signals(&mut groups), [(owner(2), Signal::Leads(None))]);
+    let told = [(owner(3), Signal::Woken), (owner(2), Signal::Leads(None))];
+    assert_eq!(signals(&mut groups), told, "in the order of what happened");
 
     // Its own next look is no news.
     groups.stand(&mut first, stand(10), at(0));
@@ -226,7 +231,10 @@ fn a_node_that_takes_work_again_moves_those_at_worse_ones() {
     let &[best, second_best] = ranks.as_slice() else { panic!("two of three may keep a queue") };
     let (mut first, mut second) = (standing(1, 10, at(0)), standing(2, 20, at(0)));
     let (mut third, mut fourth) = (at_the_second(3, 10, at(0)), at_the_second(4, 20, at(0)));
-    for (waiter, score) in [(&mut first, 10), (&mut second, 20), (&mut third, 10), (&mut fourth, 20)] {
+    let mut fifth = at_the_second(5, 30, at(0));
+    for (waiter, score) in
+        [(&mut first, 10), (&mut second, 20), (&mut third, 10), (&mut fourth, 20), (&mut fifth, 30)]
+    {
         groups.stand(waiter, stand(score), at(0));
     }
     signals(&mut groups);
@@ -236,7 +244,7 @@ fn a_node_that_takes_work_again_moves_those_at_worse_ones() {
         told.sort_unstable();
         told
     };
-    assert_eq!(told(&mut groups, best), [owner(1), owner(3), owner(4)]);
+    assert_eq!(told(&mut groups, best), [owner(1), owner(3), owner(4), owner(5)]);
     assert_eq!(told(&mut groups, second_best), [owner(3)]);
 }
 

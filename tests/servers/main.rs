@@ -1,0 +1,29 @@
+//! The public face on real servers, with faults that are made between or in them.
+
+mod access;
+mod blocking;
+mod dns;
+mod equivalence;
+mod fencing;
+mod guard;
+mod harness_itself;
+mod input;
+mod keeping;
+mod keys;
+mod languages;
+mod line;
+mod memory_of_nodes;
+mod mixed;
+mod node_clocks;
+mod outcomes;
+mod quorum;
+mod replies;
+mod secrets;
+mod servers;
+mod starved_work;
+mod tls;
+mod transport;
+mod validity;
+mod waiting;
+mod wall_clock;
+mod wire_lives;
