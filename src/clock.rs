@@ -48,6 +48,7 @@ pub(crate) struct Steady {
 #[derive(Debug)]
 struct Forward {
     nanos: AtomicU64,
+    times: AtomicU64,
     changed: watch::Sender<()>,
 }
 
@@ -64,7 +65,11 @@ impl Steady {
 impl Clock {
     /// The machine's clock, as it is.
     pub(crate) fn system(runtime: Handle) -> Self {
-        let forward = Arc::new(Forward { nanos: AtomicU64::new(0), changed: watch::Sender::new(()) });
+        let forward = Arc::new(Forward {
+            nanos: AtomicU64::new(0),
+            times: AtomicU64::new(0),
+            changed: watch::Sender::new(()),
+        });
         Self::System(Steady { runtime, forward })
     }
 
@@ -75,6 +80,8 @@ impl Clock {
             let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
             let sum = |before: u64| Some(before.saturating_add(nanos));
             let _ = forward.nanos.fetch_update(Ordering::AcqRel, Ordering::Acquire, sum);
+            // Afterwards: who reads this number, and then the clock, reads a moment that is at least as far forward.
+            forward.times.fetch_add(1, Ordering::AcqRel);
             forward.changed.send_replace(());
         }
     }
@@ -92,6 +99,14 @@ impl Clock {
         match self {
             Self::System(steady) => moment.after(steady.forward()),
             _ => moment,
+        }
+    }
+
+    /// How often the clock has been put forward.
+    pub(crate) fn times_put_forward(&self) -> u64 {
+        match self {
+            Self::System(steady) => steady.forward.times.load(Ordering::Acquire),
+            _ => 0,
         }
     }
 

@@ -21,6 +21,8 @@ use crate::protocol::time::Instant;
 pub(super) struct Look {
     pub(super) sent: Instant,
     pub(super) received: Instant,
+    /// How often the clock had been put forward when that moment was read.
+    pub(super) put_forward: u64,
     /// Whether the connection is new, so that everything was asked.
     pub(super) whole: bool,
     pub(super) info: Info,
@@ -106,6 +108,7 @@ pub(super) async fn look(
     }));
     let sent = clock.now();
     let answers = join_all(commands.iter().map(|command| ask(connection.clone(), command))).await;
+    let put_forward = clock.times_put_forward();
     let received = clock.now();
     let mut answers = answers.into_iter();
     let (mut info, mut time, mut forbidden) = (Info::default(), None, Vec::new());
@@ -137,7 +140,7 @@ pub(super) async fn look(
             Err(error) => return Err(error),
         }
     }
-    Ok(Look { sent, received, whole, info, time, marker, tracked, kept, doubts, forbidden })
+    Ok(Look { sent, received, put_forward, whole, info, time, marker, tracked, kept, doubts, forbidden })
 }
 
 /// The next command reads what the server is to watch for this connection.
@@ -245,9 +248,22 @@ pub(super) async fn mark(
     };
     let Some(now) = time else {
         // Without a date a marker would be no use to anybody.
+        let put_forward = clock.times_put_forward();
         let (info, received, forbidden) = (Info::default(), clock.now(), vec!["TIME"]);
         let (marker, tracked) = (Mark::Unread, None);
-        return Ok(Look { sent, received, whole, info, time, marker, tracked, kept, doubts, forbidden });
+        return Ok(Look {
+            sent,
+            received,
+            put_forward,
+            whole,
+            info,
+            time,
+            marker,
+            tracked,
+            kept,
+            doubts,
+            forbidden,
+        });
     };
     let since = now.saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
     let mut set = cmd("SET");
@@ -270,8 +286,9 @@ pub(super) async fn mark(
     if marker == Mark::Unread {
         forbidden.push("SET of the marker");
     }
+    let put_forward = clock.times_put_forward();
     let (received, info) = (clock.now(), Info::default());
-    Ok(Look { sent, received, whole, info, time, marker, tracked, kept, doubts, forbidden })
+    Ok(Look { sent, received, put_forward, whole, info, time, marker, tracked, kept, doubts, forbidden })
 }
 
 fn get_marker(prefix: &[u8]) -> Cmd {

@@ -553,6 +553,7 @@ impl Bench {
             health.take(&Look {
                 sent,
                 received,
+                put_forward: 0,
                 whole,
                 info,
                 time,

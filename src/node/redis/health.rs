@@ -99,7 +99,10 @@ impl Health {
             self.node_table.note_time(self.node, time, look.received);
         }
         self.marker = look.marker.clone();
-        self.hear_of_clock();
+        // What was read before the clock was put forward is taken in before that is heard of.
+        if look.put_forward == self.clock.times_put_forward() {
+            self.hear_of_clock();
+        }
         let cause = self.memory.handle_reading(&self.reading(look));
         if let Some(jump) = self.memory.jump() {
             self.node_table.jumped(self.node, jump, |by| {
