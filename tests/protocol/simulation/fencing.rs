@@ -218,8 +218,9 @@ impl World {
         let last = self.fencing.last[key].replace((token, owner));
         // Here the wall clock stands still with the other one.
         let actor = &self.clients[client];
-        let stood = actor.stood.is_some() || actor.client_clock.stood_still().is_some();
-        if self.clocks_may_tell(began) && !(self.fencing.lost && stood) {
+        let stood = actor.client_clock.stood_still().is_some();
+        // Nor can a client whose clock stood still know before it looked that its grant is long over.
+        if actor.stood.is_none() && self.clocks_may_tell(began, stood) {
             if self.fencing.lost {
                 self.counters.add(Seen::TokenAfterLoss);
             }
@@ -236,8 +237,8 @@ impl World {
     }
 
     /// Whether tokens must rise: nothing was lost, or all clocks differ by less than the guard, less the time that this acquire
-    /// has taken, and so does the time for which counters are kept.
-    fn clocks_may_tell(&self, began: TrueTime) -> bool {
+    /// has taken, and so does the time for which counters are kept. A wall clock that `stood` still tells nothing.
+    fn clocks_may_tell(&self, began: TrueTime, stood: bool) -> bool {
         let expire = self.fencing.retention < Duration::from_secs(3_600);
         if !self.fencing.lost && !expire || self.broken == Some(Switch::ClocksApart) {
             return true;
@@ -246,7 +247,7 @@ impl World {
         let took = (self.now - began) / 1_000;
         // A rate that is off by half a per cent, over the guard and the round.
         let rates = (guard + took) / 100;
-        self.fencing.tame.is_some_and(|bound| 2 * bound + took + rates + CLAIMS < guard)
+        !stood && self.fencing.tame.is_some_and(|bound| 2 * bound + took + rates + CLAIMS < guard)
     }
 
     /// While the switch is on, a node loses its counters every now and then, and nothing answers for it.
