@@ -1,7 +1,7 @@
 //! A real server on which histories are played, with scripts of any text.
 //!
 //! Before each script stands a piece of Lua that gives it the history's time in place of the server's, answers a command with an
-//! error where the history says so, and ends a script that runs more commands than it may. Time passes by taking it off the lives
+//! error or ends a life if the history says so, and ends a script that runs more commands than it may. Time passes by taking it off the lives
 //! of all keys. So a history needs no time of its own, and all of it is sent at once.
 
 use std::collections::BTreeMap;
@@ -18,26 +18,34 @@ use harness::Server;
 /// Stands before each script, and takes its own arguments off the end of the script's.
 const BEFORE: &str = r#"
 local server = redis
-local most, denied_key, denied = table.remove(ARGV), table.remove(ARGV), table.remove(ARGV)
+local most, old = table.remove(ARGV), table.remove(ARGV)
+local ending, ends_before = table.remove(ARGV), table.remove(ARGV)
+local denied_key, denied = table.remove(ARGV), ' ' .. table.remove(ARGV) .. ' '
 local micros, seconds = table.remove(ARGV), table.remove(ARGV)
 local real = server.call('TIME')
 local ahead = seconds * 1000 + math.floor(micros / 1000) - real[1] * 1000 - math.floor(real[2] / 1000)
 local calls = 0
-local function run(call, deny, ...)
+local function run(call, refuse, ...)
     local count, command = select('#', ...), { ... }
     calls = calls + 1
     if calls > tonumber(most) then error('too many commands', 0) end
     if command[1] == 'TIME' then return { seconds, micros } end
+    if command[1] == ends_before and command[2] == ending then
+        server.call('DEL', ending)
+        ends_before = ''
+    end
+    local may_be_denied = string.find(denied, ' ' .. command[1] .. ' ', 1, true)
     for i = 2, count do
-        if command[1] == denied and (denied_key == '' or denied_key == command[i]) then return deny() end
+        if may_be_denied and (denied_key == '' or denied_key == command[i]) then return refuse('NOPERM denied') end
         if command[i] == 'PXAT' then command[i + 1] = string.format('%.0f', command[i + 1] - ahead) end
     end
+    if command[1] == 'PEXPIRE' and count > 3 and old == '1' then return refuse('ERR wrong number of arguments') end
     if command[1] == 'PEXPIREAT' then command[3] = string.format('%.0f', command[3] - ahead) end
     return call(unpack(command, 1, count))
 end
 local redis = {
-    call = function(...) return run(server.call, function() error('NOPERM denied', 0) end, ...) end,
-    pcall = function(...) return run(server.pcall, function() return { err = 'NOPERM denied' } end, ...) end,
+    call = function(...) return run(server.call, function(why) error(why, 0) end, ...) end,
+    pcall = function(...) return run(server.pcall, function(why) return { err = why } end, ...) end,
     error_reply = server.error_reply,
 }
 "#;

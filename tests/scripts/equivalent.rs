@@ -13,18 +13,18 @@ pub struct Equivalent {
 
 pub const EQUIVALENT: [Equivalent; 11] = [
     Equivalent {
-        from: "left < ",
-        to: &["left <= "],
+        from: "left >= tonumber(ttl)",
+        to: &["left > tonumber(ttl)"],
         why: "a life that is as long as it has to be is given the same end once more",
+    },
+    Equivalent {
+        from: "if done == 0 and redis.pcall('GET', key) then",
+        to: &["if redis.pcall('GET', key) then"],
+        why: "a life that took is confirmed by 1 already",
     },
     Equivalent { from: ", 1, ", to: &[", 0, "], why: "Lua takes the start 0 of a part of a text for 1" },
     Equivalent { from: "for i = 1, n", to: &["for i = 0, n"], why: "an answer at 0 is not sent" },
     Equivalent { from: ", 1, -34)", to: &[", 1, -33)"], why: "a blank behind a number is no part of it" },
-    Equivalent {
-        from: "next > most",
-        to: &["next >= most"],
-        why: "what is as far ahead as allowed stays so",
-    },
     Equivalent { from: "next > now", to: &["next >= now"], why: "zero is added to the life" },
     Equivalent {
         from: "if not member then break end",

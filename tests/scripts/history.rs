@@ -20,6 +20,7 @@ use redquorum::protocol::validity::Ttl;
 use redquorum::protocol::wait_queue::rank::MOST_QUEUED;
 use redquorum::testing::script_command;
 
+use crate::lives::{Nature, natures};
 use crate::rights::{DENIED, Denied};
 
 /// The clients that listen on their channels. Others are as good as dead.
@@ -40,7 +41,7 @@ const PASSING: [u64; 9] =
     [7, 544, 1_000_000, 2_999_000, 3_000_000, 3_001_000, 10_000_000, 31_000_000, 130_000_000];
 
 /// More commands than any script needs here.
-const FAR_TOO_MANY: usize = 300;
+const FAR_TOO_MANY: u64 = 300;
 
 /// Two owners for each of three clients.
 const OWNERS: u8 = 6;
@@ -154,10 +155,46 @@ pub fn owner(byte: u8) -> Owner {
     Owner::from_bytes([byte; 16])
 }
 
-/// A history that the seed draws.
-pub fn draw(seed: u64) -> History {
+/// What the harness does to a server while one script runs.
+#[derive(Default)]
+pub struct Staging {
+    /// Commands that are answered with an error, on one key only, or on all if that is empty.
+    pub denied: Vec<&'static str>,
+    pub denied_key: Vec<u8>,
+    /// Before the first of these commands on it, this key is deleted.
+    pub ends_before: &'static str,
+    pub ending: Vec<u8>,
+    /// `PEXPIRE` takes no condition.
+    pub old: bool,
+}
+
+/// What is unusual while a script runs.
+#[derive(Clone, Copy, Debug)]
+enum Unusual {
+    Denied(Denied),
+    Nature(Nature),
+}
+
+impl Unusual {
+    fn answer(self, drawing: &mut Drawing, operation: &Operation) -> Option<Answer> {
+        match self {
+            Self::Denied(denied) => drawing.without(denied, operation),
+            Self::Nature(nature) => drawing.under(nature, operation),
+        }
+    }
+
+    fn staging(self, operation: &Operation) -> Staging {
+        match self {
+            Self::Denied(denied) => denied.staging(operation.key()),
+            Self::Nature(nature) => nature.staging(operation),
+        }
+    }
+}
+
+/// A history that the seed draws, for a server that compares lives or for one that does not.
+pub fn draw(seed: u64, compares: bool) -> History {
     let theme = [Theme::Line, Theme::Line, Theme::Fencing, Theme::Lives][(seed % 4) as usize];
-    let mut drawn = Drawing::new(seed);
+    let mut drawn = Drawing::new(seed, compares);
     for _ in 0..30 {
         drawn.step(theme);
     }
@@ -167,6 +204,8 @@ pub fn draw(seed: u64) -> History {
 pub struct Drawing {
     chance: StdRng,
     pub store: Store,
+    /// Whether the server compares lives: `PEXPIRE key ttl GT`.
+    pub compares: bool,
     /// Microseconds since 1970.
     pub now: u64,
     often_denied: Denied,
@@ -176,7 +215,7 @@ pub struct Drawing {
 }
 
 impl Drawing {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, compares: bool) -> Self {
         let mut store = Store::default();
         store.set_most_queued(MOST);
         LISTENING.iter().for_each(|byte| store.subscribe(client(*byte)));
@@ -184,6 +223,7 @@ impl Drawing {
         Self {
             chance: StdRng::seed_from_u64(seed),
             store,
+            compares,
             now: BEGINNING,
             often_denied: DENIED[(seed / 4) as usize % DENIED.len()],
             spoiled: BTreeMap::new(),
@@ -361,18 +401,11 @@ impl Drawing {
     }
 
     fn ask(&mut self, operation: Operation) {
-        let mut most_commands = self.most_commands(&operation);
-        let mut rights = DENIED.to_vec();
-        rights.shuffle(&mut self.chance);
-        rights.insert(0, self.often_denied);
-        let tried = if self.happens(18) { &rights[..] } else { &[] };
-        let modelled = tried.iter().find_map(|denied| Some((*denied, self.without(*denied, &operation)?)));
-        let (denied, answer) = match modelled {
-            Some((denied, answer)) => {
-                most_commands = FAR_TOO_MANY;
-                (Some(denied), answer)
-            }
-            None => (None, self.with_all_rights(&operation)),
+        let most_commands = self.most_commands(&operation);
+        let unusual = self.unusual().into_iter().find_map(|it| Some((it, it.answer(self, &operation)?)));
+        let (most_commands, unusual, answer) = match unusual {
+            Some((unusual, answer)) => (FAR_TOO_MANY, Some(unusual), answer),
+            None => (most_commands, None, self.with_all_rights(&operation)),
         };
         let told = self.store.take_wake_ups().into_iter().map(|wake_up| {
             let said = [&wake_up.owner.to_hex()[..], wake_up.key.as_bytes()].concat();
@@ -384,13 +417,37 @@ impl Drawing {
             *most = MOST.to_string().into_bytes();
         }
         self.history.scripts.insert(words[1].clone());
-        let (command, name) = denied.map_or((&b""[..], Vec::new()), |it| it.command(operation.key()));
+        let staging = unusual.map_or_else(Staging::default, |unusual| unusual.staging(&operation));
         let (seconds, micros) = (self.now / 1_000_000, self.now % 1_000_000);
         words.extend([seconds, micros].map(|part| part.to_string().into_bytes()));
-        words.extend([command.to_vec(), name, most_commands.to_string().into_bytes()]);
-        let without = denied.map_or(String::new(), |denied| format!(", denied {denied:?}"));
-        let what = format!("{operation:?}{without}");
+        words.extend([staging.denied.join(" ").into_bytes(), staging.denied_key]);
+        words.extend([staging.ends_before.as_bytes().to_vec(), staging.ending]);
+        words.extend([u64::from(staging.old), most_commands].map(|part| part.to_string().into_bytes()));
+        let what = match unusual {
+            Some(unusual) => format!("{operation:?}, {unusual:?}"),
+            None => format!("{operation:?}"),
+        };
         self.push(what, Sent::Script { operation, words, answer });
+    }
+
+    /// What may be unusual while the next script runs, best first.
+    fn unusual(&mut self) -> Vec<Unusual> {
+        match self.chance.random_range(0..100) {
+            0..16 => {
+                let mut rights = DENIED;
+                rights.shuffle(&mut self.chance);
+                [self.often_denied].into_iter().chain(rights).map(Unusual::Denied).collect()
+            }
+            16..40 => {
+                let mut natures = natures();
+                natures.shuffle(&mut self.chance);
+                if self.happens(50) {
+                    natures.sort_by_key(|nature| !nature.is_rare());
+                }
+                natures.into_iter().map(Unusual::Nature).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     fn operation(&mut self, key: Key, theme: Theme) -> Operation {
@@ -456,7 +513,7 @@ impl Drawing {
     }
 
     /// How many commands the operation may take on the server. The usual cases take few.
-    fn most_commands(&mut self, operation: &Operation) -> usize {
+    fn most_commands(&mut self, operation: &Operation) -> u64 {
         let (now, key) = (self.now(), operation.key());
         let (free, ours) = (self.store.holder(key, now).is_none(), self.is_ours(operation));
         let waiting = self.store.waiting(key, now) > 0;

@@ -10,10 +10,10 @@ mod bench;
 mod changes;
 mod equivalent;
 mod history;
+mod lives;
 mod rights;
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -28,8 +28,10 @@ use history::History;
 /// Enough that every change is noticed that can be.
 const HISTORIES: u64 = 600;
 
-fn histories() -> Vec<History> {
-    (0..HISTORIES).map(history::draw).collect()
+/// The histories for this server and others of its version.
+fn histories(server: &Server) -> Vec<History> {
+    let compares = server.version().at_least((7, 0), (7, 2));
+    (0..HISTORIES).map(|seed| history::draw(seed, compares)).collect()
 }
 
 /// One file of the scripts.
@@ -39,7 +41,7 @@ struct File {
 }
 
 fn files() -> Vec<File> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/node/scripts");
+    let folder = harness::top().join("src/node/scripts");
     let mut files: Vec<File> = fs::read_dir(folder)
         .expect("the folder of the scripts")
         .map(|entry| {
@@ -70,7 +72,7 @@ fn load(bench: &mut Bench, scripts: &BTreeSet<Vec<u8>>) -> Digests {
 fn scripts_do_what_the_store_does() {
     let server = Server::start();
     let mut bench = Bench::new(&server);
-    let histories = histories();
+    let histories = histories(&server);
     let scripts = scripts(&histories);
     for File { name, text } in files() {
         let used = scripts.iter().any(|script| String::from_utf8_lossy(script).contains(&text));
@@ -107,7 +109,7 @@ fn every_change_is_noticed() {
 /// Makes one in `every` changes of the scripts, and fails if a test misses one that is not [`EQUIVALENT`].
 fn notice(every: usize) {
     let started = Instant::now();
-    let histories = histories();
+    let histories = histories(&Server::start());
     let scripts = scripts(&histories);
     let files = files();
     let mut all = Vec::new();

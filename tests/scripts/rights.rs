@@ -5,22 +5,21 @@ use std::time::Duration;
 
 use redquorum::node::store::QueueRecord;
 use redquorum::protocol::fencing::{Counter, Fence};
-use redquorum::protocol::message::{ClientId, Found, Holder, Key, Operation, Reply};
+use redquorum::protocol::message::{ClientId, Found, Key, Operation, Reply};
 use redquorum::protocol::validity::Ttl;
 use redquorum::protocol::wait_queue::rank::SILENT_AFTER;
 
-use crate::history::{Answer, Drawing, helper, text};
+use crate::history::{Answer, Drawing, Staging, helper};
 
-/// A right that the user lacks.
+/// A right that the user lacks. `lives.rs` is about those to read lives and to lengthen them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Denied {
     ReadKey,
     SetKey,
     DeleteKey,
-    Lengthen,
-    LifeLeft,
     ReadCounter,
     SetCounter,
+    LengthenCounter,
     Publish,
     LookForLine,
     UseLine,
@@ -30,16 +29,15 @@ pub enum Denied {
 }
 
 /// What the error says.
-const DENIED_ERROR: &str = "NOPERM denied";
+pub const DENIED_ERROR: &str = "NOPERM denied";
 
-pub const DENIED: [Denied; 13] = [
+pub const DENIED: [Denied; 12] = [
     Denied::ReadKey,
     Denied::SetKey,
     Denied::DeleteKey,
-    Denied::Lengthen,
-    Denied::LifeLeft,
     Denied::ReadCounter,
     Denied::SetCounter,
+    Denied::LengthenCounter,
     Denied::Publish,
     Denied::LookForLine,
     Denied::UseLine,
@@ -49,23 +47,23 @@ pub const DENIED: [Denied; 13] = [
 ];
 
 impl Denied {
-    /// The command that is answered with an error, on this key only, or on all if the key is empty.
-    pub fn command(self, key: &Key) -> (&'static [u8], Vec<u8>) {
-        match self {
-            Self::ReadKey => (b"GET", key.as_bytes().to_vec()),
-            Self::SetKey => (b"SET", key.as_bytes().to_vec()),
-            Self::DeleteKey => (b"DEL", key.as_bytes().to_vec()),
-            Self::Lengthen => (b"PEXPIRE", key.as_bytes().to_vec()),
-            Self::LifeLeft => (b"PTTL", key.as_bytes().to_vec()),
-            Self::ReadCounter => (b"GET", helper(key, "fence")),
-            Self::SetCounter => (b"SET", helper(key, "fence")),
-            Self::Publish => (b"PUBLISH", Vec::new()),
-            Self::LookForLine => (b"EXISTS", Vec::new()),
-            Self::UseLine => (b"ZREM", Vec::new()),
-            Self::CountLine => (b"ZCARD", Vec::new()),
-            Self::EndLooks => (b"EXPIRE", helper(key, "lives")),
-            Self::DeleteLooks => (b"DEL", helper(key, "lives")),
-        }
+    /// The command that is answered with an error, on one key only, or on all if that is empty.
+    pub fn staging(self, key: &Key) -> Staging {
+        let (command, denied_key) = match self {
+            Self::ReadKey => ("GET", key.as_bytes().to_vec()),
+            Self::SetKey => ("SET", key.as_bytes().to_vec()),
+            Self::DeleteKey => ("DEL", key.as_bytes().to_vec()),
+            Self::ReadCounter => ("GET", helper(key, "fence")),
+            Self::SetCounter => ("SET", helper(key, "fence")),
+            Self::LengthenCounter => ("PEXPIREAT", helper(key, "fence")),
+            Self::Publish => ("PUBLISH", Vec::new()),
+            Self::LookForLine => ("EXISTS", Vec::new()),
+            Self::UseLine => ("ZREM", Vec::new()),
+            Self::CountLine => ("ZCARD", Vec::new()),
+            Self::EndLooks => ("EXPIRE", helper(key, "lives")),
+            Self::DeleteLooks => ("DEL", helper(key, "lives")),
+        };
+        Staging { denied: vec![command], denied_key, ..Staging::default() }
     }
 }
 
@@ -90,11 +88,7 @@ impl Drawing {
         if spoiled && !matches!(denied, Denied::Publish | Denied::LookForLine | Denied::UseLine) {
             return None;
         }
-        let (ttl, lengthens) = match operation {
-            Claim { ttl, .. } | Extend { ttl, .. } => (Some(ttl.duration()), ours),
-            Queue { hand_over, .. } => (Some(hand_over.duration()), ours),
-            _ => (None, false),
-        };
+        let keeps_counter = self.keeps_counter(operation);
         let release = operation.owner().map(|owner| Release { key: key.clone(), owner });
         match (denied, operation) {
             // A claim of a free key need not read it.
@@ -130,36 +124,21 @@ impl Drawing {
                 Some(Answer::This(self.store.execute(&then, now)))
             }
 
-            // What is left is not known: an own key gets the full life, and that of others is not told.
-            (Denied::LifeLeft, _) => {
-                if let (Some(holder), true) = (&holder, lengthens && counter.is_some()) {
-                    self.store.put_foreign(key, &text(&holder.value)?, Some(Duration::ZERO), now);
-                }
-                let reply = self.store.execute(operation, now);
-                Some(Answer::This(without_lives(reply)))
-            }
-            (Denied::Lengthen, Claim { .. } | Extend { .. }) if lengthens && counter.is_some() => {
-                let (holder, ttl) = (holder?, ttl?);
-                let short = holder.remaining.is_none_or(|left| left + Duration::from_secs(1) < ttl);
-                if !short {
-                    return None;
-                }
-                match operation {
-                    Extend { key, owner, carry: Some(carry), .. } => {
-                        self.store.execute(&Raise { key: key.clone(), owner: *owner, carry: *carry }, now);
-                        Some(Answer::Error(DENIED_ERROR))
-                    }
-                    _ => Some(Answer::Error(DENIED_ERROR)),
-                }
-            }
-
             (Denied::ReadCounter, Claim { fence: Some(_), .. }) => Some(Answer::Error(DENIED_ERROR)),
             (Denied::ReadCounter, Extend { carry: Some(_), .. } | Raise { .. }) if ours => {
                 Some(Answer::Error(DENIED_ERROR))
             }
-            (Denied::SetCounter, Extend { carry: Some(_), .. } | Raise { .. }) => {
-                let risen = counter != self.store.counter(key, now).map(|counter| counter.number);
-                (ours && risen).then_some(Answer::Error(DENIED_ERROR))
+            (Denied::SetCounter, Extend { carry: Some(_), .. } | Raise { .. }) if ours => {
+                (!keeps_counter).then_some(Answer::Error(DENIED_ERROR))
+            }
+            // A counter that is above the token already is only lengthened.
+            (Denied::SetCounter, Claim { fence: Some(Fence::Carry(_)), .. }) if keeps_counter => {
+                Some(self.with_all_rights(operation))
+            }
+            (Denied::LengthenCounter, Extend { carry: Some(_), .. } | Raise { .. })
+                if ours && keeps_counter =>
+            {
+                Some(Answer::Error(DENIED_ERROR))
             }
 
             (Denied::Publish, HandOver { .. } | Queue { .. }) => {
@@ -185,8 +164,14 @@ impl Drawing {
         }
     }
 
+    /// Whether there is a counter, which the operation leaves as it is, but for its life.
+    pub fn keeps_counter(&mut self, operation: &Operation) -> bool {
+        let stored = self.store.counter(operation.key(), self.now());
+        stored.is_some_and(|stored| self.counter_after(operation) == Some(stored.number))
+    }
+
     /// The number of the counter after the operation; nothing if it is at its end.
-    fn counter_after(&mut self, operation: &Operation) -> Option<u64> {
+    pub fn counter_after(&mut self, operation: &Operation) -> Option<u64> {
         let stored = self.store.counter(operation.key(), self.now());
         let fence = match operation {
             Operation::Claim { fence: Some(fence), .. } => *fence,
@@ -196,21 +181,5 @@ impl Drawing {
             _ => return Some(stored.map_or(0, |stored| stored.number)),
         };
         Counter::claimed(stored, operation.owner()?, fence, self.now).map(|counter| counter.number)
-    }
-}
-
-fn without_lives(reply: Reply) -> Reply {
-    let unknown = |holder: Holder| Holder { remaining: None, ..holder };
-    match reply {
-        Reply::Held(holder) => Reply::Held(unknown(holder)),
-        Reply::Queued(mut place) => {
-            place.holder = place.holder.map(unknown);
-            Reply::Queued(place)
-        }
-        Reply::Found(mut found) => {
-            found.holder = found.holder.map(unknown);
-            Reply::Found(found)
-        }
-        other => other,
     }
 }

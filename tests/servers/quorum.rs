@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use clients::{REPLY, SLACK, SOON, builder, client, count, lock_commands, ms, quorum_value, sets, timed};
 use harness::{Cluster, Mode, Proxy, Server, eventually};
-use redquorum::{AcquireError, BuildError, Outcome, Redlock};
+use redquorum::{AcquireError, BuildError, Health, Outcome, Redlock};
 
 /// A port that refuses connections, kept so for as long as it lives.
 fn dead(server: &Server) -> Proxy {
@@ -18,6 +18,9 @@ fn dead(server: &Server) -> Proxy {
 async fn partly(cluster: &Cluster, up: usize, dead: &[Proxy]) -> Redlock {
     let nodes = cluster[..up].iter().map(Server::url).chain(dead.iter().map(Proxy::url));
     let redlock = builder(nodes).lazy().build().await.expect("a lazy client");
+    // A handshake may set a marker, which would be taken for a question.
+    let connected = || redlock.nodes()[..up].iter().all(|node| node.health == Health::Up);
+    eventually(SOON, "the live nodes are connected", connected).await;
     asks(&redlock, &cluster[..up]).await;
     redlock
 }
