@@ -125,6 +125,8 @@ pub use client::{
 #[cfg(feature = "runtime")]
 pub use protocol::fencing::FencingToken;
 #[cfg(feature = "runtime")]
+pub use protocol::message::Key;
+#[cfg(feature = "runtime")]
 pub use runtime::loss::Lost;
 
 /// The examples of the README are tests.

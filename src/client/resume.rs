@@ -170,7 +170,7 @@ impl ResumeRequest {
         let (key, owner) = parts.read(&shared.config)?;
         let retention = shared.config.retention();
         let carry = parts.fencing_token().map(|token| Carry { token, retention });
-        let (name, resumed) = (key.to_string(), parts.resumed(&shared));
+        let (name, resumed) = (key.clone(), parts.resumed(&shared));
         let request = resume::Request { key, owner, terms, keeping, carry, resumed };
         let (driver, lease) = resume::resume(&shared, request).await.map_err(|why| match why {
             NotResumed::Closed => ResumeError::Closed,
