@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use clients::{REPLY, SOON, ms};
+use clients::{REPLY, SOON, a_moment, ms};
 use harness::{Cluster, Server, eventually, faketime, set_clock};
 use redquorum::{AcquireError, IntoNode, NodeVote, Outcome, Redlock, RedlockBuilder};
 
@@ -85,6 +85,7 @@ async fn nodes_that_forget_together_stand_aside_at_once() {
     for forget in [&["FLUSHALL"][..], &["FLUSHDB"], &["FLUSHALL", "ASYNC"], &["DEL", "redquorum:node"]] {
         until(&rival, SOON, "all count", all_count).await;
         let holder = client(&cluster).await;
+        a_moment(LOOK).await;
         let guard = clients::held_on_all(&holder, "k").await;
         cluster.iter().for_each(|server| drop(server.command(forget)));
         let forgotten = Instant::now();
@@ -106,6 +107,7 @@ async fn no_try_in_five_seconds_after_a_flush_succeeds() {
     aged(&cluster, delay).await;
     let rival = delayed(cluster.urls()).ttl(ttl).build().await.expect("nodes");
     until(&rival, SOON, "all count", all_count).await;
+    a_moment(LOOK).await;
     cluster.iter().for_each(|server| drop(server.command(&["FLUSHALL"])));
     let flushed = Instant::now();
 
@@ -223,6 +225,7 @@ async fn a_grant_counts_only_with_a_fresh_look() {
     aged(&cluster, DELAY).await;
     let redlock = client(&cluster).await;
     until(&redlock, SOON, "all count", all_count).await;
+    a_moment(LOOK).await;
     // The whole runtime stands still, as a stopped process does.
     std::thread::sleep(2 * LOOK + ms(500));
     cluster.iter().for_each(|server| drop(server.command(&["FLUSHALL"])));
@@ -239,6 +242,7 @@ async fn who_stood_still_looks_first_and_then_counts() {
     aged(&cluster, DELAY).await;
     let redlock = client(&cluster).await;
     until(&redlock, SOON, "all count", all_count).await;
+    a_moment(LOOK).await;
     std::thread::sleep(2 * LOOK + ms(500));
 
     redlock.try_acquire("k").await.expect("nothing was forgotten").release().await.expect("released");
@@ -334,7 +338,9 @@ async fn a_promoted_replica_behind_the_address_stands_aside() {
     tokio::time::sleep(LOOK + ms(500)).await;
     replica.command(&["REPLICAOF", "NO", "ONE"]);
 
+    a_moment(LOOK).await;
     let guard = holder.acquire("k").await.expect("free");
+    a_moment(TTL).await;
     address.moves_to(&replica);
     primary.kill9();
     let moved = Instant::now();
@@ -375,7 +381,9 @@ async fn an_older_state_of_a_durable_node_is_noticed() {
     copy(&server.data_dir(), &backup);
     // The next look is later than the copy.
     tokio::time::sleep(LOOK + ms(500)).await;
+    a_moment(LOOK).await;
     let guard = old.acquire("k").await.expect("free");
+    a_moment(TTL).await;
     server.kill9();
     std::fs::remove_dir_all(server.data_dir()).expect("removed");
     copy(&backup, &server.data_dir());
@@ -423,6 +431,7 @@ async fn a_clock_that_stood_still_ends_what_is_held() {
     let redlock = delayed(cluster.urls()).ttl(8 * TTL).build().await.expect("nodes");
     until(&redlock, SOON, "all count", all_count).await;
     let guard = redlock.acquire("k").await.expect("free");
+    a_moment(LOOK).await;
     let (lost, started) = (tokio::spawn(guard.lost()), Instant::now());
 
     set_clock(&clock, 60.0);
@@ -448,6 +457,7 @@ async fn one_clock_that_jumps_alone_is_the_nodes() {
     let redlock = delayed(cluster.urls()).ttl(8 * TTL).build().await.expect("nodes");
     until(&redlock, SOON, "all count", all_count).await;
     let guard = redlock.acquire("k").await.expect("free");
+    a_moment(LOOK).await;
 
     set_clock(&clock, 60.0);
 
@@ -470,6 +480,7 @@ async fn servers_that_alternate_behind_one_connection_have_no_vote() {
     let marker = one.get("redquorum:node").expect("marked");
     other.command(&["SET", "redquorum:node", &marker]);
 
+    a_moment(LOOK).await;
     address.moves_to(&other);
     until(&redlock, LOOK + ms(2_000), "another run is a restart", |votes| is_too_young(&votes[0])).await;
     address.moves_to(&one);
