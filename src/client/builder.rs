@@ -518,7 +518,7 @@ async fn connected(shared: &Shared) -> Result<(), BuildError> {
         loop {
             let up = states.iter_mut().map(|state| *state.borrow_and_update() == State::Up);
             let up = up.filter(|up| *up).count();
-            if up >= shared.quorum.needed() {
+            if reached || up >= shared.quorum.needed() {
                 return;
             }
             let changes = states.iter_mut().map(|state| Box::pin(state.changed()));
@@ -541,7 +541,9 @@ async fn connected(shared: &Shared) -> Result<(), BuildError> {
         _ = futures::future::join_all(first_attempts) => {}
         () = shared.clock.sleep_until(grace) => {}
     }
-    if reached { Ok(()) } else { Err(not_connected(shared, limit)) }
+    // The last one of a quorum may have come in the grace.
+    let up = shared.nodes.iter().filter(|node| *node.state().borrow() == State::Up).count();
+    if reached || up >= shared.quorum.needed() { Ok(()) } else { Err(not_connected(shared, limit)) }
 }
 
 fn not_connected(shared: &Shared, within: Duration) -> BuildError {
