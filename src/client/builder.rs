@@ -518,7 +518,7 @@ async fn connected(shared: &Shared) -> Result<(), BuildError> {
         loop {
             let up = states.iter_mut().map(|state| *state.borrow_and_update() == State::Up);
             let up = up.filter(|up| *up).count();
-            if reached || up >= shared.quorum.needed() {
+            if up >= shared.quorum.needed() {
                 return;
             }
             let changes = states.iter_mut().map(|state| Box::pin(state.changed()));
