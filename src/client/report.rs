@@ -356,6 +356,9 @@ impl Outcome {
             Reply::Uncounted(Uncounted::SameServer(node)) => {
                 Self::NonVoting(format!("it is the same server as {node}"))
             }
+            Reply::Uncounted(Uncounted::Implausible) => Self::NonVoting(
+                "its fencing counter for this key is ahead of all clocks and of the other nodes".to_owned(),
+            ),
             Reply::Uncounted(Uncounted::SeveralServers) => {
                 Self::NonVoting("several servers answer in turn at its address".to_owned())
             }
