@@ -36,7 +36,7 @@ pub async fn nodes(common: &Common, output: &Output) -> Result<u8, Failure> {
     for (index, node) in nodes.iter().enumerate() {
         if let NodeVote::SameServer { earlier } = node.vote {
             let text = format!(
-                "n{} is the same server as n{earlier} and has no vote of its own; `redquorum run` refuses such a list",
+                "n{} is the same server as n{earlier} and has no vote of its own; take one of the two addresses from the list",
                 index + 1
             );
             output.remark("same_server", &text, json!({ "node": index + 1, "earlier": earlier }));

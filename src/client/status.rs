@@ -103,9 +103,10 @@ pub enum NodeVote {
     },
     /// They do not count: the node is a replica.
     Replica,
-    /// They do not count: the node is the same server as an earlier one.
+    /// They do not count: the node is the same server as another one, or a promoted replica that still carries that one's
+    /// marker, until it gets a marker of its own.
     SameServer {
-        /// Which one, counted from 1.
+        /// Which one, counted from 1. It is an earlier one of the list, except for a promoted replica.
         earlier: usize,
     },
     /// They do not count: several servers answer in turn at the node's address, as behind a proxy that chooses among them.

@@ -17,6 +17,7 @@ mod mixed;
 mod node_clocks;
 mod outcomes;
 mod quorum;
+mod replicas;
 mod replies;
 mod secrets;
 mod servers;

@@ -10,7 +10,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, RedisResult, Value, cmd};
 use uuid::Uuid;
 
-use super::command::{Abilities, NativeDelete};
+use super::command::{self, Abilities, Form, NativeDelete};
 use super::names;
 use crate::clock::Clock;
 use crate::protocol::restart::Role;
@@ -289,6 +289,26 @@ pub(super) async fn mark(
     let put_forward = clock.times_put_forward();
     let (received, info) = (clock.now(), Info::default());
     Ok(Look { sent, received, put_forward, whole, info, time, marker, tracked, kept, doubts, forbidden })
+}
+
+/// Takes this marker away, if it still stands there. Returns whether the server did as it was asked.
+pub(super) async fn unmark(
+    connection: &MultiplexedConnection,
+    prefix: &[u8],
+    marker: &[u8],
+    delete: Option<NativeDelete>,
+) -> RedisResult<bool> {
+    let name = names::marker(prefix);
+    // A command that the server knows may be forbidden all the same.
+    let forms = delete.map(Form::Delete).into_iter().chain([Form::Text]);
+    for form in forms {
+        match ask(connection.clone(), &command::delete_if(&name, marker, form)).await {
+            Ok(_) => return Ok(true),
+            Err(error) if error.code().is_some() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
 }
 
 fn get_marker(prefix: &[u8]) -> Cmd {

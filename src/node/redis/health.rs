@@ -158,6 +158,14 @@ impl Health {
         self.marker == Mark::Absent
     }
 
+    /// What stands under the marker's name, if it is a copy of another node's marker that is to be renewed.
+    pub(super) fn copied_marker(&self) -> Option<Arc<[u8]>> {
+        match &self.marker {
+            Mark::Found(marker) if self.node_table.has_copied_marker(self.node) => Some(marker.clone()),
+            _ => None,
+        }
+    }
+
     /// What names the node for all clients alike, as far as it is known.
     pub(super) fn name(&self) -> Option<NodeName> {
         match (&self.marker, &self.facts.run_id) {
@@ -191,6 +199,8 @@ impl Health {
             };
         }
         self.facts.role = info.role.or(self.facts.role);
+        self.facts.replication = info.replication.clone().or(self.facts.replication.take());
+        self.facts.former = info.former.clone();
         self.facts.marker = match &look.marker {
             Mark::Found(marker) => Some(marker.clone()),
             Mark::Unread | Mark::Absent => None,

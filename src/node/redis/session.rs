@@ -67,6 +67,8 @@ type Asking = Pin<Box<dyn Future<Output = RedisResult<Told>> + Send>>;
 enum Told {
     Look(Look),
     Beat(Beat),
+    /// A copied marker was taken away, if it still stood there.
+    Unmarked(bool),
 }
 
 /// A call about many leases that was sent as a command for each, and its answers so far.
@@ -464,6 +466,13 @@ impl<'a> Session<'a> {
             let asked = self.health.asked(Some(&self.settings.prefix), false, self.link.tracked);
             let mark = async move { facts::mark(&connection, &clock, &asked, age).await.map(Told::Look) };
             self.look = Some(Box::pin(mark));
+        } else if let (Some(marker), true) = (self.health.copied_marker(), self.next_mark <= now) {
+            self.next_mark = now + MARK_EVERY;
+            let (connection, prefix) = (self.link.connection.clone(), self.settings.prefix.clone());
+            let delete = self.wire.abilities().delete;
+            let unmark =
+                async move { facts::unmark(&connection, &prefix, &marker, delete).await.map(Told::Unmarked) };
+            self.look = Some(Box::pin(unmark));
         }
     }
 
@@ -480,6 +489,13 @@ impl<'a> Session<'a> {
                     self.follow_look();
                 }
                 Ok(Told::Beat(beat)) => self.health.take_beat(&beat),
+                // The look finds none, or the one that another client set meanwhile.
+                Ok(Told::Unmarked(done)) if done => {
+                    self.next_mark = TokioInstant::now();
+                    self.next_look = self.next_mark;
+                    self.look_if_due(self.next_mark);
+                }
+                Ok(Told::Unmarked(_)) => {}
                 // Not ready, or gone: what is known stands, and the calls find out.
                 Err(why) => {
                     tracing::debug!(node = %self.inbox.id(), %why, "the node tells nothing of itself")

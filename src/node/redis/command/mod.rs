@@ -132,12 +132,7 @@ pub(super) fn encode(cmd: &mut Cmd, operation: &Operation, form: Form, prefix: &
             }
             cmd.arg("PX").arg(ttl(operation));
         }
-        Form::Delete(NativeDelete::Delex) => {
-            cmd.arg("DELEX").arg(key).arg("IFEQ").arg(&owner[..]);
-        }
-        Form::Delete(NativeDelete::Delifeq) => {
-            cmd.arg("DELIFEQ").arg(key).arg(&owner[..]);
-        }
+        Form::Delete(native) => encode_delete(cmd, native, key, &owner),
         Form::Digest | Form::Text => {
             let source = source(operation);
             match form {
@@ -147,6 +142,23 @@ pub(super) fn encode(cmd: &mut Cmd, operation: &Operation, form: Form, prefix: &
             script_arguments(cmd, operation, &owner, prefix);
         }
     }
+}
+
+fn encode_delete(cmd: &mut Cmd, native: NativeDelete, key: &[u8], value: &[u8]) {
+    match native {
+        NativeDelete::Delex => cmd.arg("DELEX").arg(key).arg("IFEQ").arg(value),
+        NativeDelete::Delifeq => cmd.arg("DELIFEQ").arg(key).arg(value),
+    };
+}
+
+/// Deletes a key if it carries this value: natively, or by the text of the script.
+pub(super) fn delete_if(key: &[u8], value: &[u8], form: Form) -> Cmd {
+    let mut cmd = Cmd::new();
+    match form {
+        Form::Delete(native) => encode_delete(&mut cmd, native, key, value),
+        _ => drop(cmd.arg("EVAL").arg(RELEASE.code).arg(1).arg(key).arg(value)),
+    }
+    cmd
 }
 
 fn script_arguments(cmd: &mut Cmd, operation: &Operation, owner: &OwnerHex, prefix: &[u8]) {
