@@ -182,8 +182,7 @@ fn status(shared: &Shared, id: NodeId, node: &Node, now: Instant) -> NodeStatus 
         },
         vote: match shared.node_table.standing(id, now) {
             Standing::CountsFrom(from) if from <= now => NodeVote::Counts,
-            Standing::CountsFrom(Instant::FAR_FUTURE) => NodeVote::TooYoung { remaining: None },
-            Standing::CountsFrom(from) => NodeVote::TooYoung { remaining: Some(from.since(now)) },
+            standing @ Standing::CountsFrom(_) => NodeVote::TooYoung { remaining: standing.remaining(now) },
             Standing::Replica => NodeVote::Replica,
             Standing::SameAs(earlier) => NodeVote::SameServer { earlier: earlier.index() + 1 },
             Standing::Several => NodeVote::SeveralServers,

@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::meter;
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::{
-    Evidence, Id, Marker, MarkerSeen, Memory, Reading, RestartDelay, Role, Run, Standing,
+    Episode, Evidence, Id, Marker, MarkerSeen, Memory, Reading, RestartDelay, Role, Run, Standing,
 };
 use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::rank::NodeName;
@@ -37,6 +37,7 @@ pub(super) struct Health {
 
 #[derive(Default)]
 struct Told {
+    aside: Episode,
     /// A clock that was set ahead, unless it turns out to be the client's.
     clock: Option<Evidence>,
     forbidden: Vec<&'static str>,
@@ -240,15 +241,20 @@ impl Health {
         }
     }
 
-    fn say_too_young(&self, standing: Standing, cause: Option<Evidence>, now: Instant) {
+    fn say_too_young(&mut self, standing: Standing, cause: Option<Evidence>, now: Instant) {
+        let is_change = self.told.aside.handle(cause, standing, now);
         let (node, address) = (self.node, &self.address);
-        if let (Some(cause), Standing::CountsFrom(from)) = (cause, standing) {
-            let remaining = from.since(now);
+        let (Some(cause), Standing::CountsFrom(_)) = (cause, standing) else { return };
+        let remaining =
+            standing.remaining(now).map_or_else(|| "not known yet".to_owned(), |left| format!("{left:.1?}"));
+        if is_change {
             meter::too_young(address);
             tracing::warn!(
-                %node, %address, %cause, ?remaining,
+                %node, %address, %cause, %remaining,
                 "this node may have forgotten a lock, its grants do not count for a while"
             );
+        } else {
+            tracing::info!(%node, %address, %cause, %remaining, "its grants still do not count");
         }
     }
 

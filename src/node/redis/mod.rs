@@ -34,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 use self::address::Address;
 #[cfg(feature = "testing")]
 use self::command::Form;
+use self::handshake::Greeting;
 use self::health::Health;
 use self::session::{Ended, Session};
 use super::{Call, Inbox};
@@ -41,14 +42,9 @@ use crate::clock::Clock;
 use crate::protocol::message::{NotSent, Reply, ServerMessage};
 #[cfg(feature = "testing")]
 use crate::protocol::message::{Operation, Unknown};
+use crate::protocol::reconnect::{Failure, Reconnect};
 use crate::protocol::restart::RestartDelay;
 use crate::registry::{NodeTable, Wakeups};
-
-/// At most ten attempts a second per node, counted from start to start.
-const LEAST_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
-
-/// A node that is back is used within a second: this pause, and a round trip or two for the handshake.
-const MOST_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(300);
 
 /// How long a client that was dropped goes on writing what it admitted: the releases of its last guards.
 pub(crate) const LINGER: Duration = Duration::from_millis(500);
@@ -86,7 +82,9 @@ impl Settings {
 
 /// Keeps a connection to the server and serves the inbox over it, until the client is gone.
 pub(crate) async fn serve(mut inbox: Inbox, settings: Settings, clock: Clock, shutdown: CancellationToken) {
-    let mut last_trouble: Option<ServerMessage> = None;
+    let (mut reconnect, mut greeting) = (Reconnect::default(), Greeting::default());
+    // What was said last, and what was the last.
+    let (mut said, mut last): (Option<ServerMessage>, Option<ServerMessage>) = (None, None);
     let (node, mut told_deaf) = (inbox.id(), false);
     let (address, node_table) = (inbox.address().clone(), settings.node_table.clone());
     let mut health = Health::new(node, address, node_table, settings.delay, clock.clone());
@@ -96,12 +94,13 @@ pub(crate) async fn serve(mut inbox: Inbox, settings: Settings, clock: Clock, sh
             biased;
             () = shutdown.cancelled() => return,
             () = refuse_calls(&mut inbox, &clock) => return,
-            connected = handshake::connect(&settings, node, &mut health, &clock) => connected,
+            connected = handshake::connect(&settings, node, &mut greeting, &mut health, &clock) => connected,
         };
-        let trouble = match connected {
+        let (trouble, failure) = match connected {
             Ok(link) => {
                 tracing::info!(node = %inbox.id(), address = %inbox.address(), server = %link.server, "connected");
-                last_trouble = None;
+                reconnect.handle_connected();
+                (said, last) = (None, None);
                 if let (Some(why), false) =
                     (&link.deaf, std::mem::replace(&mut told_deaf, link.deaf.is_some()))
                 {
@@ -114,19 +113,21 @@ pub(crate) async fn serve(mut inbox: Inbox, settings: Settings, clock: Clock, sh
                     Session::new(&mut inbox, link, &mut health, &settings, &clock).run(&shutdown).await;
                 match ended {
                     Ended::ClientGone => return,
-                    Ended::ConnectionLost(trouble) => trouble,
+                    Ended::ConnectionLost(trouble) => (trouble, Failure::Away),
                 }
             }
-            Err(trouble) => trouble,
+            Err(failed) => (failed.trouble, failed.failure),
         };
         let trouble = settings.address.redact(&trouble);
-        // Said once per trouble, not once per attempt.
-        if last_trouble.as_ref() != Some(&trouble) {
+        // Said once per loss, and again for another trouble that stays; not once per attempt.
+        let (is_said, is_new) = (said.as_ref() == Some(&trouble), last.as_ref() != Some(&trouble));
+        if reconnect.handle_failure(failure, is_said, is_new, clock.now()) {
             tracing::warn!(node = %inbox.id(), address = %inbox.address(), %trouble, "no connection, trying again");
-            last_trouble = Some(trouble.clone());
+            said = Some(trouble.clone());
         }
+        last = Some(trouble.clone());
         inbox.close(trouble);
-        let pause = rand::random_range(LEAST_BETWEEN_ATTEMPTS..MOST_BETWEEN_ATTEMPTS);
+        let pause = reconnect.pause(rand::random());
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
