@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redquorum::{Health, NodeStatus, NodeVote, Redlock};
+use redquorum::{Health, NodeStatus, NodeVote, Redlock, Scripts};
 use serde_json::{Value, json};
 
 use crate::args::Common;
@@ -147,6 +147,11 @@ pub fn value(node: &NodeStatus) -> Value {
         "uptime_s": node.uptime.map(|uptime| uptime.as_secs()),
         "persistence": node.persistence.as_ref().map(|persistence| persistence.to_string()),
         "eviction_policy": node.eviction_policy.as_deref(),
+        "scripts": node.scripts.map(|scripts| match scripts {
+            Scripts::Allowed => "allowed",
+            Scripts::Replaced => "replaced",
+            _ => "missing",
+        }),
         "round_trip_ms": node.round_trip.map(millis),
     })
 }

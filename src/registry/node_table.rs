@@ -74,6 +74,18 @@ pub(crate) struct Facts {
     /// Its replication history, and the one that this follows on.
     pub(crate) replication: Option<Arc<str>>,
     pub(crate) former: Option<Arc<str>>,
+    /// Whether scripts may be used.
+    pub(crate) scripts: Option<ScriptUse>,
+}
+
+/// Whether scripts may be used on a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScriptUse {
+    Allowed,
+    /// Refused: the server's own commands stand in their place.
+    Replaced,
+    /// Refused, and nothing stands in their place.
+    Missing,
 }
 
 /// What is read with each vote.

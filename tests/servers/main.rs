@@ -15,6 +15,7 @@ mod languages;
 mod line;
 mod memory_of_nodes;
 mod mixed;
+mod no_scripts;
 mod node_clocks;
 mod outcomes;
 mod quorum;

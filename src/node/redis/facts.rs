@@ -445,7 +445,15 @@ impl Info {
             at_least(self.redis, (8, 4)).then_some(NativeDelete::Delex)
         };
         // Every Valkey reports a Redis version of 7.2 or newer here.
-        Abilities { set_get: at_least(self.redis, (7, 0)), delete, one_slot: self.cluster }
+        let set_ifeq =
+            if self.valkey.is_some() { at_least(self.valkey, (8, 1)) } else { at_least(self.redis, (8, 4)) };
+        Abilities {
+            set_get: at_least(self.redis, (7, 0)),
+            delete,
+            one_slot: self.cluster,
+            no_scripts: false,
+            set_ifeq,
+        }
     }
 
     /// What the server is, where it told.
@@ -483,17 +491,19 @@ mod tests {
     #[test]
     fn abilities_follow_the_version() {
         let cases = [
-            ("redis_version:6.2.14\r\n", false, None),
-            ("redis_version:7.0.15\r\n", true, None),
-            ("redis_version:8.2.1\r\n", true, None),
-            ("redis_version:8.4.0\r\n", true, Some(NativeDelete::Delex)),
-            ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.3\r\n", true, None),
-            ("redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n", true, Some(NativeDelete::Delifeq)),
-            ("", false, None),
-            ("redis_version:nonsense\r\n", false, None),
+            ("redis_version:6.2.14\r\n", false, None, false),
+            ("redis_version:7.0.15\r\n", true, None, false),
+            ("redis_version:8.2.1\r\n", true, None, false),
+            ("redis_version:8.4.0\r\n", true, Some(NativeDelete::Delex), true),
+            ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.3\r\n", true, None, false),
+            ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.3\r\n", true, None, true),
+            ("redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n", true, Some(NativeDelete::Delifeq), true),
+            ("", false, None, false),
+            ("redis_version:nonsense\r\n", false, None, false),
         ];
-        for (text, set_get, delete) in cases {
-            assert_eq!(info(text).abilities(), Abilities { set_get, delete, one_slot: false }, "{text}");
+        for (text, set_get, delete, set_ifeq) in cases {
+            let expected = Abilities { set_get, delete, set_ifeq, ..Abilities::default() };
+            assert_eq!(info(text).abilities(), expected, "{text}");
         }
         assert!(info("redis_version:7.0.15\r\nredis_mode:cluster\r\n").abilities().one_slot);
         assert!(!info("redis_version:7.0.15\r\nredis_mode:standalone\r\n").abilities().one_slot);

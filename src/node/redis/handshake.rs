@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::future::{join, join_all};
+use futures::future::{join_all, join3};
 use futures::task::AtomicWaker;
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -21,6 +21,7 @@ use super::command::{Abilities, ServerError, sources};
 use super::facts::{self, Look, ask, is_forbidden, is_unknown_command};
 use super::health::Health;
 use super::names;
+use super::rights::{Rights, ask_rights, lost};
 use crate::clock::Clock;
 use crate::protocol::message::{Key, Owner, OwnerHex, ServerMessage};
 use crate::protocol::quorum::NodeId;
@@ -189,10 +190,12 @@ async fn shake_hands(
     health: &mut Health,
     clock: &Clock,
 ) -> RedisResult<Link> {
-    let mut look = greet(&connection, settings, health, resp3, clock).await?;
+    let (mut look, rights) = greet(&connection, settings, health, resp3, clock).await?;
+    let abilities = rights.abilities(look.info.abilities());
     if settings.delay.is_some() && !resp3 {
         look.forbidden.push("CLIENT TRACKING (RESP2 only)");
     }
+    health.take_rights(rights, abilities);
     health.take(&look);
     let tracked = look.tracked == Some(true);
     if health.is_unmarked() {
@@ -208,7 +211,7 @@ async fn shake_hands(
     };
     Ok(Link {
         connection,
-        abilities: look.info.abilities(),
+        abilities,
         ending,
         tells_ending: resp3,
         tracked,
@@ -300,7 +303,7 @@ async fn greet(
     health: &Health,
     resp3: bool,
     clock: &Clock,
-) -> RedisResult<Look> {
+) -> RedisResult<(Look, Rights)> {
     let asked = health.asked(settings.marker_prefix(), true, resp3);
     let mut commands = vec![cmd("PING"), cmd("CLIENT")];
     commands[1].arg("SETNAME").arg(&settings.client_name);
@@ -317,14 +320,21 @@ async fn greet(
     }));
     let answers = join_all(commands.iter().map(|command| ask(connection.clone(), command)));
     let look = facts::look(connection, clock, &asked);
-    let (answers, look) = join(answers, look).await;
+    let rights = ask_rights(connection, &settings.prefix, settings.in_queue);
+    let (answers, look, rights) = join3(answers, look, rights).await;
+    let mut missing = vec![("PING", &answers[0]), ("CLIENT SETNAME", &answers[1])];
+    missing.extend(answers.last().map(|answer| ("SCRIPT LOAD", answer)));
+    missing.retain(|(_, answer)| answer.as_ref().is_err_and(is_forbidden));
+    let missing: Vec<_> = missing.into_iter().map(|(name, _)| (name, lost(name))).collect();
     if let Some(Err(error)) = answers.into_iter().next()
         && !is_forbidden(&error)
     {
         // LOADING, MASTERDOWN, NOAUTH, a lost connection: not ready. All other answers are of no interest then.
         return Err(error);
     }
-    look
+    let (look, mut rights) = (look?, rights?);
+    rights.missing.extend(missing);
+    Ok((look, rights))
 }
 
 /// Newer servers tell nobody who is not authenticated which commands they know: HELLO itself brought the password, so

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::command::Abilities;
 use super::facts::{self, Asked, Beat, Look, Mark};
+use super::rights::{Rights, lost, script_use};
 use crate::clock::Clock;
 use crate::meter;
 use crate::protocol::quorum::NodeId;
@@ -16,7 +18,7 @@ use crate::protocol::restart::{
 };
 use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::rank::NodeName;
-use crate::registry::{Adoption, Facts, NodeTable};
+use crate::registry::{Adoption, Facts, NodeTable, ScriptUse};
 
 /// One address, as its readings show it.
 pub(super) struct Health {
@@ -29,6 +31,7 @@ pub(super) struct Health {
     /// How often the client's clock was known to have stood still.
     standstills: u64,
     facts: Facts,
+    scripts: Option<ScriptUse>,
     /// What stands under the marker's name, as far as is known.
     marker: Mark,
     /// What was said of this node already.
@@ -56,7 +59,8 @@ impl Health {
     ) -> Self {
         let (memory, facts, told) = (Memory::new(delay), Facts::default(), Told::default());
         let (delays, marker, standstills) = (delay.is_some(), Mark::Unread, 0);
-        Self { node, address, node_table, clock, delays, memory, standstills, facts, marker, told }
+        let scripts = None;
+        Self { node, address, node_table, clock, delays, memory, standstills, facts, scripts, marker, told }
     }
 
     /// What a look is to find out that begins now.
@@ -128,6 +132,19 @@ impl Health {
         }
         let cause = cause.filter(|cause| Some(*cause) != self.told.clock).or(earlier);
         self.say(look, self.memory.standing(), cause);
+    }
+
+    /// Takes in what this user may do on the server.
+    pub(super) fn take_rights(&mut self, rights: Rights, abilities: Abilities) {
+        let scripts = script_use(abilities);
+        self.scripts = Some(scripts);
+        let mut missing: Vec<_> = rights.missing.iter().map(|(name, _)| *name).collect();
+        missing.extend(match scripts {
+            ScriptUse::Allowed => None,
+            ScriptUse::Replaced => Some("scripts"),
+            ScriptUse::Missing => Some("scripts, and SET IFEQ in their place"),
+        });
+        self.say_forbidden(&missing);
     }
 
     /// Takes in what raising the count came to.
@@ -202,6 +219,7 @@ impl Health {
         self.facts.role = info.role.or(self.facts.role);
         self.facts.replication = info.replication.clone().or(self.facts.replication.take());
         self.facts.former = info.former.clone();
+        self.facts.scripts = self.scripts;
         self.facts.marker = match &look.marker {
             Mark::Found(marker) => Some(marker.clone()),
             Mark::Unread | Mark::Absent => None,
@@ -236,7 +254,9 @@ impl Health {
         let told = &mut self.told.forbidden;
         let mut news: Vec<_> = forbidden.iter().copied().filter(|what| !told.contains(what)).collect();
         if !news.is_empty() {
-            tracing::warn!(%node, %address, forbidden = news.join(", "), "not told by this node, done without");
+            let with_loss = |what: &&str| format!("{what} ({})", lost(what));
+            let forbidden = news.iter().map(with_loss).collect::<Vec<_>>().join(", ");
+            tracing::warn!(%node, %address, forbidden, "forbidden by this node, done without");
             told.append(&mut news);
         }
     }

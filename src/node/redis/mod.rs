@@ -7,6 +7,8 @@
 //! | [`command`] | how an operation is put into commands, and what their answers mean |
 //! | [`facts`] | what a server tells of itself |
 //! | [`health`] | what follows from that, over all connections to one address |
+//! | [`late`] | what may still be executed of earlier connections |
+//! | [`rights`] | what this user may do |
 //! | [`names`] | what the client's own keys and channels are called |
 //! | [`session`] | the calls on one connection, in order, until it ends |
 //! | [`wire`] | the commands on it, until they are answered |
@@ -21,7 +23,9 @@ mod facts;
 mod fuzz;
 mod handshake;
 mod health;
+mod late;
 mod names;
+mod rights;
 mod session;
 mod wire;
 
@@ -36,6 +40,7 @@ use self::address::Address;
 use self::command::Form;
 use self::handshake::Greeting;
 use self::health::Health;
+use self::late::Late;
 use self::session::{Ended, Session};
 use super::{Call, Inbox};
 use crate::clock::Clock;
@@ -82,7 +87,7 @@ impl Settings {
 
 /// Keeps a connection to the server and serves the inbox over it, until the client is gone.
 pub(crate) async fn serve(mut inbox: Inbox, settings: Settings, clock: Clock, shutdown: CancellationToken) {
-    let (mut reconnect, mut greeting) = (Reconnect::default(), Greeting::default());
+    let (mut reconnect, mut greeting, mut late) = <(Reconnect, Greeting, Late)>::default();
     // What was said last, and what was the last.
     let (mut said, mut last): (Option<ServerMessage>, Option<ServerMessage>) = (None, None);
     let (node, mut told_deaf) = (inbox.id(), false);
@@ -109,8 +114,9 @@ pub(crate) async fn serve(mut inbox: Inbox, settings: Settings, clock: Clock, sh
                         "waiters cannot be woken by this node, they look again and again"
                     );
                 }
-                let ended =
-                    Session::new(&mut inbox, link, &mut health, &settings, &clock).run(&shutdown).await;
+                let ended = Session::new(&mut inbox, link, &mut health, &mut late, &settings, &clock)
+                    .run(&shutdown)
+                    .await;
                 match ended {
                     Ended::ClientGone => return,
                     Ended::ConnectionLost(trouble) => (trouble, Failure::Away),
