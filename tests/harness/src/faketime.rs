@@ -21,8 +21,11 @@ pub fn faketime() -> Option<PathBuf> {
 ///
 /// The file is read at every look, so that the clock steps when it changes. What shows time gone by stays as it is, as it
 /// does when an administrator sets the clock.
+///
+/// The C library is named as well, so that memory comes from there: jemalloc asks for the time before the library that
+/// changes it is ready.
 pub fn with_clock_in<'c>(command: &'c mut Command, library: &Path, clock: &Path) -> &'c mut Command {
-    command.env("LD_PRELOAD", library);
+    command.env("LD_PRELOAD", format!("{}:libc.so.6", library.display()));
     command.env("FAKETIME_TIMESTAMP_FILE", clock).env("FAKETIME_NO_CACHE", "1");
     command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1")
 }
@@ -33,4 +36,13 @@ pub fn set_clock(clock: &Path, seconds: f64) {
     let next = clock.with_extension("next");
     std::fs::write(&next, format!("{seconds:+.3}\n")).expect("a file for the clock");
     std::fs::rename(next, clock).expect("a file for the clock");
+}
+
+/// Removes what the library left in shared memory for a process that was killed. A later process with the same number would
+/// not start.
+pub fn forget_clock(process: u32) {
+    for name in ["faketime_shm_", "sem.faketime_sem_"] {
+        // Nothing is there if the process ended by itself.
+        let _ = std::fs::remove_file(format!("/dev/shm/{name}{process}"));
+    }
 }
