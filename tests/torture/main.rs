@@ -2,7 +2,9 @@
 //! they wrote down.
 //!
 //! `make soak` lets it blow for an hour, or for `REDQUORUM_STORM_SECONDS`; each storm leaves a page with pictures in
-//! `target/torture`. `REDQUORUM_STORM_SEED` repeats the faults of another storm, though not their exact moments.
+//! `target/torture`. `REDQUORUM_STORM_SEED` repeats the faults of another storm, though not their exact moments;
+//! `REDQUORUM_STORM_KINDS` names the kinds of faults that are to come, as in `FlushedAll,Promoted`. With
+//! `REDQUORUM_STORM_UNGUARDED` set, clients have no restart delay, and the checker is to find what comes of it.
 
 #![cfg(target_os = "linux")]
 

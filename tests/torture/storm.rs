@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
-use rand::seq::{IndexedRandom, SliceRandom};
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -66,9 +66,11 @@ pub struct Storm {
     pub time: Time,
     pub clients: Vec<Client>,
     ended: Vec<(usize, u32, Nanos, Nanos)>,
-    failed: Vec<String>,
+    pub failed: Vec<String>,
     pub faults: Vec<Fault>,
     pub random: StdRng,
+    /// Kinds of faults that come next, the last one first.
+    due: Vec<Kind>,
     /// When each durable node's directory was copied.
     pub copied: Vec<Option<Nanos>>,
     /// Before that no client starts that would have to know more than it can.
@@ -119,7 +121,7 @@ impl Storm {
     fn new(nodes: Nodes, folder: &Path, seed: u64) -> Self {
         let proxies = [nodes.proxies(), nodes.proxies()];
         let random = StdRng::seed_from_u64(seed);
-        let (clients, ended, failed, faults, copied, newcomers_from, wall) = Default::default();
+        let (clients, ended, failed, faults, due, copied, newcomers_from, wall) = Default::default();
         let (folder, time) = (folder.to_owned(), Time::of(folder));
         Self {
             nodes,
@@ -131,6 +133,7 @@ impl Storm {
             failed,
             faults,
             random,
+            due,
             copied,
             newcomers_from,
             wall,
@@ -179,12 +182,19 @@ impl Storm {
 
     /// One to some faults at a time, and their end; returns how many.
     fn squall(&mut self) -> usize {
-        let kinds = plan(&self.nodes);
+        let mut put_off = Vec::new();
         loop {
-            let kind = *kinds.choose(&mut self.random).expect("some kind");
+            // Each kind comes before one comes again.
+            if self.due.is_empty() {
+                self.due = plan(&self.nodes);
+                self.due.shuffle(&mut self.random);
+            }
+            let kind = self.due.pop().expect("some kind");
             if let Some(hit) = self.hit(kind) {
+                self.due.append(&mut put_off);
                 return hit;
             }
+            put_off.push(kind);
         }
     }
 
@@ -352,9 +362,13 @@ impl Drop for Storm {
     }
 }
 
-/// All kinds of faults that are possible with these nodes.
+/// All kinds of faults that are possible with these nodes, or those of them that were asked for.
 pub fn plan(nodes: &Nodes) -> Vec<Kind> {
-    let kinds = Kind::ALL.iter().copied().filter(|kind| nodes.suffers(*kind));
+    let asked = std::env::var("REDQUORUM_STORM_KINDS").ok();
+    let asked_for = |kind: Kind| {
+        asked.as_ref().is_none_or(|asked| asked.split(',').any(|name| name == format!("{kind:?}")))
+    };
+    let kinds = Kind::ALL.iter().copied().filter(|kind| nodes.suffers(*kind) && asked_for(*kind));
     kinds.filter(|kind| *kind != Kind::SteppedClock || faketime().is_some()).collect()
 }
 
