@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
-use rand::seq::IndexedRandom;
+use rand::seq::{IndexedRandom, SliceRandom};
 use rustix::process::Signal;
 
 use super::history::{Fault, Kind, Target};
@@ -113,9 +113,11 @@ impl Storm {
             return None;
         }
         self.until_all("a node that is well", |nodes| looked(&nodes[node]));
+        let away = self.cut_off_two(node);
         let from = self.time.now();
         self.servers()?.restore(node);
         self.note(Kind::Restored, Target::Node(node), from);
+        self.come_back(away);
         self.copied[node] = None;
         self.until_seen(node);
         Some(1)
@@ -128,14 +130,16 @@ impl Storm {
         if !self.servers()?.replicate(node) {
             return None;
         }
+        let away = self.cut_off_two(node);
         let from = self.time.now();
         self.servers()?.promote();
-        thread::sleep(ms(self.random.random_range(1..400)));
+        thread::sleep(ms(self.random.random_range(1..800)));
         let Nodes::Servers(servers) = &mut self.nodes else { return None };
         let promoted = servers.change_places(node);
         self.proxies.iter().for_each(|row| row[node].leads_to(promoted));
         self.proxies.iter().for_each(|row| row[node].reset());
         self.note(Kind::Promoted, Target::Node(node), from);
+        self.come_back(away);
         self.until_seen(node);
         self.servers()?.renew_spare();
         self.no_newcomers();
@@ -147,6 +151,7 @@ impl Storm {
         let nodes = self.some_nodes();
         self.until_counted(&nodes);
         for back in [false, true] {
+            let away = if nodes.len() == 1 { self.cut_off_two(nodes[0]) } else { Vec::new() };
             let from = self.time.now();
             let links = |storm: &Self, act: fn(&Proxy)| {
                 storm.proxies.iter().for_each(|row| nodes.iter().for_each(|node| act(&row[*node])));
@@ -160,6 +165,7 @@ impl Storm {
                 self.servers()?.set_clock(*node, if back { 0.0 } else { wrong });
             }
             links(self, Proxy::accept);
+            self.come_back(away);
             self.until_all("a set clock", |known| {
                 nodes.iter().all(|node| known[*node].since > 0 && !known[*node].counts)
             });
@@ -202,6 +208,31 @@ impl Storm {
             self.show_wall();
         }
         Some(CLIENTS)
+    }
+
+    /// Two other nodes are away for a moment, mostly: locks that are taken now are on this node and on two more, and on no others when
+    /// those come back.
+    fn cut_off_two(&mut self, node: usize) -> Vec<(usize, Nanos)> {
+        if self.random.random_bool(0.2) {
+            return Vec::new();
+        }
+        let mut others: Vec<_> = (0..NODES).filter(|other| *other != node).collect();
+        others.shuffle(&mut self.random);
+        others.truncate(NODES / 2);
+        let from = self.time.now();
+        for link in self.proxies.iter().flat_map(|row| others.iter().map(|other| &row[*other])) {
+            link.refuse();
+            link.reset();
+        }
+        thread::sleep(ms(self.random.random_range(300..900)));
+        others.into_iter().map(|other| (other, from)).collect()
+    }
+
+    fn come_back(&mut self, away: Vec<(usize, Nanos)>) {
+        for (node, from) in away {
+            self.proxies.iter().for_each(|row| row[node].accept());
+            self.note(Kind::Disconnected, Target::Node(node), from);
+        }
     }
 
     fn note(&mut self, kind: Kind, target: Target, from: Nanos) {
