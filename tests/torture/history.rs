@@ -217,7 +217,7 @@ impl Kind {
 
     /// Those that a client has to notice by looking at its nodes: see [`super::looks`].
     pub const NOTICED: [Self; 5] =
-        [Self::FlushedAll, Self::Promoted, Self::SteppedNode, Self::StoodStill, Self::Restored];
+        [Self::SteppedNode, Self::FlushedAll, Self::StoodStill, Self::Promoted, Self::Restored];
 
     pub fn name(self) -> &'static str {
         match self {

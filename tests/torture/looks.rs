@@ -105,14 +105,13 @@ impl Storm {
             return None;
         };
         thread::sleep(ms(300));
-        let asked = self.time.now();
         // A regular look came after the copy, and so did the count that is raised with it.
-        let old_enough = asked > copied + nanos(LOOK + ms(1_000));
-        let looked = |known: &Known| known.since > 0 && asked > known.since.max(copied) + nanos(ms(500));
-        if !old_enough {
+        if self.time.now() < copied + nanos(LOOK + ms(1_000)) {
             return None;
         }
-        self.until_all("a node that is well", |nodes| looked(&nodes[node]));
+        self.until_all_at("a node that is well", |at, known| {
+            known[node].since > 0 && at > known[node].since + nanos(ms(500))
+        });
         let away = self.cut_off_two(node);
         let from = self.time.now();
         self.servers()?.restore(node);
@@ -248,12 +247,17 @@ impl Storm {
 
     /// Waits until each client has told, from now on, that it knows this. One that does not has failed.
     fn until_all(&mut self, what: &str, wanted: impl Fn(&[Known]) -> bool) {
+        self.until_all_at(what, |_, known| wanted(known));
+    }
+
+    /// The same, by the time at which a client told it.
+    fn until_all_at(&mut self, what: &str, wanted: impl Fn(Nanos, &[Known]) -> bool) {
         let (asked, deadline) = (self.time.now(), Instant::now() + SOON);
         for (place, client) in self.clients.iter().enumerate() {
             loop {
                 let told = known::read(&self.folder, client.child.id());
                 let fresh = told.as_ref().filter(|(at, nodes)| *at > asked && nodes.len() == NODES);
-                if fresh.is_some_and(|(_, nodes)| wanted(nodes)) {
+                if fresh.is_some_and(|(at, nodes)| wanted(*at, nodes)) {
                     break;
                 }
                 if Instant::now() > deadline {
@@ -268,7 +272,9 @@ impl Storm {
 
     /// Waits until the grants of these nodes count for every client.
     fn until_counted(&mut self, nodes: &[usize]) {
-        self.until_all("nodes that vote", |known| nodes.iter().all(|node| known[*node].since > 0 && known[*node].counts));
+        self.until_all("nodes that vote", |known| {
+            nodes.iter().all(|node| known[*node].since > 0 && known[*node].counts)
+        });
     }
 
     /// Waits until every client is connected to the run of the server that is at this node.

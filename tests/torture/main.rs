@@ -38,7 +38,7 @@ const fn ms(millis: u64) -> Duration {
 /// In all weathers: never two holders, tokens that rise, order in line while all is well, nothing left, no panic.
 #[test]
 fn laws_hold_in_a_short_storm() {
-    storm(Nodes::servers(), Duration::from_secs(25), "short");
+    storm(Nodes::servers(), Duration::from_secs(22), "short");
 }
 
 /// The same for an hour, with what only a long time can show.
@@ -156,10 +156,10 @@ fn figures(
     }
     let faults = aftermath.faults.len();
     figure("faults", faults.to_string(), "400 in an hour", faults as f64 >= 400.0 * hours);
-    // What was planned and did not come shows nothing; nor does what came when no lock was held.
+    // What was planned and did not come shows nothing; nor does what came often, and never while a lock was held.
     let missing = planned.iter().filter(|kind| {
         let (times, held) = aftermath.count(**kind, requests);
-        times == 0 || held == 0
+        times == 0 || (long && held == 0)
     });
     let (value, bar, met) = none(missing.count());
     figure("planned kinds of fault that came never, or to no lock", value, bar, met);

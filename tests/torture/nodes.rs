@@ -16,7 +16,7 @@ pub const NODES: usize = 5;
 
 /// See the module.
 pub enum Nodes {
-    Servers(Servers),
+    Servers(Box<Servers>),
     Containers(Vec<Container>),
 }
 
@@ -31,7 +31,7 @@ pub struct Container {
 impl Nodes {
     /// Server processes, two of which keep what they know across a crash.
     pub fn servers() -> Self {
-        Self::Servers(Servers::start())
+        Self::Servers(Box::new(Servers::start()))
     }
 
     /// The containers of a project, which is up.

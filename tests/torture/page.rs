@@ -29,7 +29,9 @@ fn group(kind: Kind) -> (&'static str, &'static str) {
         Kind::Frozen | Kind::BlackHole | Kind::Disconnected | Kind::LostReplies => {
             ("does not answer", "#d55e00")
         }
-        Kind::Crashed | Kind::Wiped | Kind::FlushedAll | Kind::Restored | Kind::Promoted => ("down, or without memory", "#7b3294"),
+        Kind::Crashed | Kind::Wiped | Kind::FlushedAll | Kind::Restored | Kind::Promoted => {
+            ("down, or without memory", "#7b3294")
+        }
         Kind::FullMemory | Kind::FailedSave => ("refuses", "#b8860b"),
         Kind::Reset | Kind::Slow | Kind::FlushedScripts => ("disturbed", "#56b4e9"),
         Kind::SteppedNode => ("its clock is wrong", "#a6761d"),

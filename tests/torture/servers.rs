@@ -50,13 +50,16 @@ impl Servers {
         let library = faketime().filter(|library| {
             let tried = Server::builder().clock_in(library, clock(0)).try_start();
             if tried.is_err() {
-                println!("left out: this server does not start with libfaketime, so no clock of a server is moved");
+                println!(
+                    "left out: this server does not start with libfaketime, so no clock of a server is moved"
+                );
             }
             tried.is_ok()
         });
         let build = |place: usize| {
             let server = Server::builder().args(["--dbfilename", DUMP]);
-            let server = server.args(["--auto-aof-rewrite-min-size", "16mb", "--repl-diskless-sync-delay", "0"]);
+            let server =
+                server.args(["--auto-aof-rewrite-min-size", "16mb", "--repl-diskless-sync-delay", "0"]);
             let server = match &library {
                 Some(library) => server.clock_in(library, clock(place)),
                 None => server,
@@ -156,7 +159,10 @@ impl Servers {
         let place = &self.nodes[node];
         self.show(place, wrong);
         let shown = self.ahead(node) - self.missed.as_secs_f64();
-        assert!((shown - wrong).abs() < 1.0, "the clock of a server is off by {shown} s instead of {wrong} s");
+        assert!(
+            (shown - wrong).abs() < 1.0,
+            "the clock of a server is off by {shown} s instead of {wrong} s"
+        );
     }
 
     /// All clocks go on by so much, while the clients' stand still.
@@ -164,7 +170,10 @@ impl Servers {
         self.missed += by;
         self.nodes.iter().chain([&self.spare]).for_each(|place| self.show(place, place.wrong));
         let shown = self.ahead(0) - self.nodes[0].wrong;
-        assert!((shown - self.missed.as_secs_f64()).abs() < 1.0, "the clock of a server shows {shown} s more");
+        assert!(
+            (shown - self.missed.as_secs_f64()).abs() < 1.0,
+            "the clock of a server shows {shown} s more"
+        );
     }
 
     fn show(&self, place: &Place, wrong: f64) {

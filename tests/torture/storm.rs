@@ -101,13 +101,13 @@ pub fn blow(nodes: Nodes, length: Duration, seed: u64, first: &[Kind], folder: &
     storm.begin_copies();
     thread::sleep(ms(6_500));
     let mut first = first.iter().copied();
-    while Instant::now() < until {
+    while Instant::now() < until || first.len() > 0 {
         let hit = match first.next() {
             Some(kind) => storm.hit(kind).unwrap_or_else(|| panic!("{} was not possible", kind.name())),
             None => storm.squall(),
         };
         let calm = match storm.random.random_range(0..30) {
-            0 => 8_000,
+            0 if first.len() == 0 => 8_000,
             // How long it takes until somebody gets in again is seen where nothing else comes in between.
             _ if hit > NODES / 2 => 2_500,
             _ => storm.random.random_range(50..600),

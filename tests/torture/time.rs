@@ -32,7 +32,8 @@ struct Standstill {
 impl Time {
     /// That of the storm in this folder.
     pub fn of(folder: &Path) -> Self {
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(folder.join("time"));
+        let file =
+            File::options().read(true).write(true).create(true).truncate(false).open(folder.join("time"));
         Self(Arc::new(file.expect("a file for the time")))
     }
 
@@ -100,7 +101,9 @@ mod tests {
 
         assert_eq!(other.missed(), Duration::from_secs(60));
         assert!(other.now() >= before + 60_000_000_000);
-        assert!(other.is_in_doubt() && other.measured_wrongly(before) && !other.measured_wrongly(other.now()));
+        assert!(
+            other.is_in_doubt() && other.measured_wrongly(before) && !other.measured_wrongly(other.now())
+        );
         time.stood_still(Duration::from_secs(60), Duration::ZERO);
         assert!(!other.is_in_doubt() && !other.measured_wrongly(before), "what was to be noticed has been");
     }
