@@ -19,7 +19,7 @@ use super::looks;
 use super::nodes::{NODES, Nodes};
 use super::time::{Nanos, Time};
 use super::{TTL, ms};
-use harness::{Mode, Proxy, faketime, forget_clock, set_clock, with_clock_in};
+use harness::{Mode, Proxy, faketime, set_clock, with_clock_in};
 
 pub const CLIENTS: usize = 4;
 
@@ -271,7 +271,6 @@ impl Storm {
                 let client = &mut self.clients[place];
                 client.child.kill().expect("a client is killed");
                 client.child.wait().expect("a client has ended");
-                forget_clock(client.child.id());
                 self.ended.push((place, client.child.id(), client.born, self.time.now()));
                 self.start(place);
             }

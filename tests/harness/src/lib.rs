@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 pub use alone::alone;
 pub use cluster::Cluster;
 pub use ear::Ear;
-pub use faketime::{faketime, forget_clock, set_clock, with_clock_in};
+pub use faketime::{faketime, set_clock, with_clock_in};
 pub use proxy::{Flow, Mode, Proxy, Traffic};
 pub use replies::ReplyFramer;
 pub use server::{Server, ServerBuilder, Version, server_binary};

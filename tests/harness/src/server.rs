@@ -558,7 +558,6 @@ impl Process {
         // An error says that it has ended of itself, which is what is wanted.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        super::forget_clock(self.child.id());
     }
 }
 
