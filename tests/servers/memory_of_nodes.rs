@@ -388,7 +388,7 @@ async fn an_older_state_of_a_durable_node_is_noticed() {
 }
 
 /// The library that moves the servers' clocks by what the file `clock` says; none if it is not installed, or if the server
-/// program does not start with it, as those with jemalloc do not.
+/// program does not start with it.
 fn movable(clock: &Path) -> Option<PathBuf> {
     set_clock(clock, 0.0);
     let Some(library) = faketime() else {
