@@ -315,6 +315,36 @@ async fn no_key_waits_and_tells() {
 
 // The proxy.
 
+/// A copy of a server's directory brings its older state back, also one that was made while it was writing.
+#[test]
+fn a_copy_brings_an_older_state_back() {
+    let server = Server::builder().aof().start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let copy = folder.path().join("copy");
+    server.command(&["SET", "before", "value"]);
+    server.back_up(&copy);
+    server.command(&["SET", "after", "value"]);
+
+    server.restore(&copy);
+
+    assert_eq!(server.keys(), ["before"]);
+}
+
+/// A proxy leads new connections elsewhere when told, and leaves open ones where they are.
+#[tokio::test]
+async fn a_proxy_leads_to_another_server() {
+    let (one, other) = (Server::start(), Server::start());
+    other.command(&["SET", "key", "other"]);
+    let proxy = Proxy::start(&one);
+    let mut open = dial(proxy.port());
+    ask(&mut open, "EXISTS key\r\n", ":0\r\n");
+
+    proxy.leads_to(&other);
+
+    ask(&mut dial(proxy.port()), "EXISTS key\r\n", ":1\r\n");
+    ask(&mut open, "EXISTS key\r\n", ":0\r\n");
+}
+
 /// A proxy that was told nothing changes nothing, and counts.
 #[tokio::test]
 async fn a_proxy_passes() {

@@ -367,11 +367,6 @@ async fn a_promoted_replica_behind_the_address_stands_aside() {
     assert!(moved.elapsed() > TTL, "nothing was tried");
 }
 
-fn copy(from: &Path, to: &Path) {
-    let copied = std::process::Command::new("cp").arg("-r").arg(from).arg(to).status().expect("cp");
-    assert!(copied.success());
-}
-
 /// A durable node that comes back with an older state of itself is noticed by who was connected, and a newcomer goes by the
 /// uptime. With its own state it votes at once for who was connected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -392,16 +387,13 @@ async fn an_older_state_of_a_durable_node_is_noticed() {
 
     let folder = tempfile::tempdir().expect("a folder");
     let backup = folder.path().join("backup");
-    copy(&server.data_dir(), &backup);
+    server.back_up(&backup);
     // The next look is later than the copy.
     tokio::time::sleep(LOOK + ms(500)).await;
     a_moment(LOOK).await;
     let guard = old.acquire("k").await.expect("free");
     a_moment(TTL).await;
-    server.kill9();
-    std::fs::remove_dir_all(server.data_dir()).expect("removed");
-    copy(&backup, &server.data_dir());
-    server.restart();
+    server.restore(&backup);
     assert!(!server.exists("k"), "the copy is older than the lock");
 
     let fresh = built(build).await;
@@ -418,7 +410,7 @@ async fn an_older_state_of_a_durable_node_is_noticed() {
 }
 
 /// The library that moves the servers' clocks by what the file `clock` says; none if it is not installed, or if the server
-/// program does not start with it, as those with jemalloc do not.
+/// program does not start with it.
 fn movable(clock: &Path) -> Option<PathBuf> {
     set_clock(clock, 0.0);
     let Some(library) = faketime() else {

@@ -1,11 +1,10 @@
 //! Fencing tokens while the clocks of nodes are wrong: they rise all the same, also after counters were lost.
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clients::{all_vote, builder, client, until_votes};
-use harness::{Cluster, Proxy, Server, faketime, server_binary};
+use harness::{Cluster, Proxy, Server, ServerBuilder, faketime, set_clock};
 use redis::Value;
 use redquorum::{FencingToken, Outcome, Redlock};
 
@@ -14,21 +13,11 @@ const KEY: &str = "k";
 /// Far more than the ten seconds for which a client's clock is let ahead of the nodes', in seconds.
 const BEHIND: i64 = 60;
 
-/// A server program whose clock is off by so many seconds.
-///
-/// The C library is named as well, so that memory comes from there: jemalloc asks for the time before the library that
-/// changes it is ready.
-fn with_clock_off(seconds: i64, library: &Path, folder: &Path) -> PathBuf {
-    let program = folder.join(format!("server{seconds}"));
-    let text = format!(
-        "#!/bin/sh\nexec env LD_PRELOAD='{}:libc.so.6' FAKETIME='{seconds:+}' FAKETIME_NO_CACHE=1 DONT_FAKE_MONOTONIC=1 \
-         FAKETIME_DONT_FAKE_MONOTONIC=1 '{}' \"$@\"\n",
-        library.display(),
-        server_binary().display()
-    );
-    std::fs::write(&program, text).expect("a program");
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("a program that runs");
-    program
+/// A server whose clock is behind, by the library that moves clocks.
+fn late(library: &Path, folder: &Path) -> ServerBuilder {
+    let clock = folder.join("clock");
+    set_clock(&clock, -(BEHIND as f64));
+    Server::builder().clock_in(library, clock)
 }
 
 /// How far a server's clock is ahead of this machine's, in seconds.
@@ -61,9 +50,8 @@ async fn without(proxies: &[Proxy], away: usize, redlock: &Redlock) {
 async fn tokens_rise_though_the_granting_nodes_are_behind() {
     let Some(library) = faketime() else { return println!("skipped: libfaketime is not installed") };
     let folder = tempfile::tempdir().expect("a folder");
-    let late = with_clock_off(-BEHIND, &library, folder.path());
     let cluster = Cluster::start_with(3, |index| match index {
-        0 | 1 => Server::builder().binary(&late),
+        0 | 1 => late(&library, folder.path()),
         _ => Server::builder(),
     });
     let offsets: Vec<_> = cluster.iter().map(ahead).collect();
@@ -93,9 +81,8 @@ async fn tokens_rise_though_the_granting_nodes_are_behind() {
 async fn the_foremost_node_holds_a_client_back() {
     let Some(library) = faketime() else { return println!("skipped: libfaketime is not installed") };
     let folder = tempfile::tempdir().expect("a folder");
-    let late = with_clock_off(-BEHIND, &library, folder.path());
     let cluster = Cluster::start_with(3, |index| match index {
-        0 | 1 => Server::builder().binary(&late),
+        0 | 1 => late(&library, folder.path()),
         _ => Server::builder(),
     });
     let years = 10 * 365 * 86_400 * 1_000_000;

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::history::{End, Fault, Hold, Kind, Nanos, Request, Target};
+use super::history::{End, Fault, Hold, Kind, Request, Target};
+use super::time::Nanos;
 
 const MS: Nanos = 1_000_000;
 
@@ -182,7 +183,12 @@ fn order(holds: &[&Request], faults: &[Fault], lives: &Lives, findings: &mut Fin
 fn lingers(kind: Kind) -> Nanos {
     match kind {
         // Not reached in its second, or asked to prove its memory first.
-        Kind::Crashed | Kind::Wiped => GUARD + NOTICE,
+        Kind::Crashed
+        | Kind::Wiped
+        | Kind::FlushedAll
+        | Kind::Restored
+        | Kind::Promoted
+        | Kind::SteppedNode => GUARD + NOTICE,
         Kind::Slow | Kind::FlushedScripts | Kind::SteppedClock => 0,
         _ => NOTICE,
     }

@@ -10,57 +10,53 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
-/// Nanoseconds on the clock that all processes of this machine share, suspend included.
-pub type Nanos = u64;
-
-/// Now, for every process alike.
-pub fn now() -> Nanos {
-    let time = clock_gettime(ClockId::Boottime);
-    u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).expect("after the start")
-}
+use super::time::{Nanos, Time};
 
 /// Writes what one client does.
 #[derive(Clone)]
-pub struct Pen(Arc<File>);
+pub struct Pen(Arc<File>, Time);
 
 impl Pen {
     /// Goes on in a file of this process.
-    pub fn new(folder: &Path) -> Self {
+    pub fn new(folder: &Path, time: Time) -> Self {
         let file = folder.join(format!("{}.history", std::process::id()));
-        Self(Arc::new(
-            OpenOptions::new().append(true).create(true).open(file).expect("a file for the history"),
-        ))
+        let file = OpenOptions::new().append(true).create(true).open(file).expect("a file for the history");
+        Self(Arc::new(file), time)
+    }
+
+    fn now(&self) -> Nanos {
+        self.1.now()
     }
 
     fn line(&self, line: &str) {
         (&*self.0).write_all(line.as_bytes()).expect("the history is written");
     }
 
-    /// A task asks for a lock.
-    pub fn asked(&self, task: usize, key: &str) {
-        self.line(&format!("a {} {task} {key}\n", now()));
+    /// A task asks for a lock, at the moment that is returned.
+    pub fn asked(&self, task: usize, key: &str) -> Nanos {
+        let at = self.now();
+        self.line(&format!("a {at} {task} {key}\n"));
+        at
     }
 
     /// It has it, for so much longer.
     pub fn granted(&self, task: usize, at: Nanos, left: Duration, token: u64) {
-        self.line(&format!("g {} {task} {} {token}\n", now(), until(at, left)));
+        self.line(&format!("g {} {task} {} {token}\n", self.now(), until(at, left)));
     }
 
     /// It still has it, for so much longer.
     pub fn holds(&self, task: usize, at: Nanos, left: Duration) {
-        self.line(&format!("h {} {task} {}\n", now(), until(at, left)));
+        self.line(&format!("h {} {task} {}\n", self.now(), until(at, left)));
     }
 
     /// It is about to give it back.
     pub fn releases(&self, task: usize) {
-        self.line(&format!("r {} {task}\n", now()));
+        self.line(&format!("r {} {task}\n", self.now()));
     }
 
     /// It gave up waiting, or was refused: why, in one word.
     pub fn failed(&self, task: usize, why: &str) {
-        self.line(&format!("x {} {task} {why}\n", now()));
+        self.line(&format!("x {} {task} {why}\n", self.now()));
     }
 }
 
@@ -189,10 +185,15 @@ pub enum Kind {
     Paused,
     Killed,
     SteppedClock,
+    FlushedAll,
+    Restored,
+    Promoted,
+    SteppedNode,
+    StoodStill,
 }
 
 impl Kind {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 19] = [
         Self::Frozen,
         Self::Crashed,
         Self::Wiped,
@@ -207,7 +208,16 @@ impl Kind {
         Self::Paused,
         Self::Killed,
         Self::SteppedClock,
+        Self::FlushedAll,
+        Self::Restored,
+        Self::Promoted,
+        Self::SteppedNode,
+        Self::StoodStill,
     ];
+
+    /// Those that a client has to notice by looking at its nodes: see [`super::looks`].
+    pub const NOTICED: [Self; 5] =
+        [Self::SteppedNode, Self::FlushedAll, Self::StoodStill, Self::Promoted, Self::Restored];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -225,6 +235,11 @@ impl Kind {
             Self::Paused => "client paused (SIGSTOP)",
             Self::Killed => "client killed (SIGKILL)",
             Self::SteppedClock => "client's wall clock stepped",
+            Self::FlushedAll => "all nodes flushed at once",
+            Self::Restored => "an older copy of its directory put back",
+            Self::Promoted => "a replica promoted behind its address",
+            Self::SteppedNode => "node's clock stepped, and set back",
+            Self::StoodStill => "all clients stopped, and their clock with them",
         }
     }
 }

@@ -1,24 +1,22 @@
 //! What the storm blows on: five server processes of this machine, or the five containers of docker-compose.yml.
 //!
-//! Containers can be cut off their network, and cannot be wiped, filled or kept from saving from outside as processes are here;
-//! everything else is done to both. Both stand behind the same proxies.
+//! Containers can be cut off their network. They cannot be wiped, filled, kept from saving, put back to an older state, replaced or
+//! set to another time from outside as processes are here; everything else is done to both. Both stand behind the same proxies.
 
-use std::collections::HashMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::history::Kind;
 use super::ms;
-use harness::{Cluster, Proxy, Server};
+use super::servers::Servers;
+use harness::Proxy;
 
 pub const NODES: usize = 5;
 
 /// See the module.
 pub enum Nodes {
-    Servers(Cluster),
+    Servers(Box<Servers>),
     Containers(Vec<Container>),
 }
 
@@ -31,12 +29,9 @@ pub struct Container {
 }
 
 impl Nodes {
-    /// Two servers that keep what they know across a crash, three that do not.
+    /// Server processes, two of which keep what they know across a crash.
     pub fn servers() -> Self {
-        Self::Servers(Cluster::start_with(NODES, |node| {
-            let server = Server::builder().args(["--dbfilename", "blocked"]);
-            if node < 2 { server.aof() } else { server }
-        }))
+        Self::Servers(Box::new(Servers::start()))
     }
 
     /// The containers of a project, which is up.
@@ -52,15 +47,24 @@ impl Nodes {
     /// What can be done to them.
     pub fn suffers(&self, kind: Kind) -> bool {
         match self {
-            Self::Servers(_) => kind != Kind::Disconnected,
-            Self::Containers(_) => !matches!(kind, Kind::Wiped | Kind::FullMemory | Kind::FailedSave),
+            Self::Servers(servers) => servers.suffer(kind),
+            Self::Containers(_) => !matches!(
+                kind,
+                Kind::Wiped
+                    | Kind::FullMemory
+                    | Kind::FailedSave
+                    | Kind::Restored
+                    | Kind::Promoted
+                    | Kind::SteppedNode
+                    | Kind::StoodStill
+            ),
         }
     }
 
     /// A proxy before each.
     pub fn proxies(&self) -> Vec<Proxy> {
         match self {
-            Self::Servers(cluster) => cluster.proxies(),
+            Self::Servers(servers) => servers.iter().map(Proxy::start).collect(),
             Self::Containers(containers) => {
                 containers.iter().map(|container| Proxy::before(container.port)).collect()
             }
@@ -85,9 +89,22 @@ impl Nodes {
         keys.flatten().filter(|key| !key.contains("redquorum:")).collect()
     }
 
+    /// All forget at the same moment, give or take some milliseconds.
+    pub fn flush_all(&self, delays: &[Duration], command: &str) {
+        let urls = self.each(str::to_owned);
+        thread::scope(|scope| {
+            for (url, delay) in urls.iter().zip(delays) {
+                scope.spawn(move || {
+                    thread::sleep(*delay);
+                    ask::<String>(url, &[command]).expect("a node is flushed");
+                });
+            }
+        });
+    }
+
     fn each<T>(&self, ask: impl Fn(&str) -> T) -> Vec<T> {
         match self {
-            Self::Servers(cluster) => cluster.iter().map(|server| ask(&server.url())).collect(),
+            Self::Servers(servers) => servers.iter().map(|server| ask(&server.url())).collect(),
             Self::Containers(containers) => containers.iter().map(|container| ask(&container.url)).collect(),
         }
     }
@@ -95,7 +112,7 @@ impl Nodes {
     /// Does it to a node.
     pub fn begin(&self, kind: Kind, node: usize) {
         match self {
-            Self::Servers(cluster) => begin(kind, &cluster[node]),
+            Self::Servers(servers) => servers.begin(kind, node),
             Self::Containers(containers) => containers[node].begin(kind),
         }
     }
@@ -103,57 +120,10 @@ impl Nodes {
     /// Ends it.
     pub fn finish(&self, kind: Kind, node: usize) {
         match self {
-            Self::Servers(cluster) => finish(kind, &cluster[node]),
+            Self::Servers(servers) => servers.finish(kind, node),
             Self::Containers(containers) => containers[node].finish(kind),
         }
     }
-}
-
-fn begin(kind: Kind, server: &Server) {
-    match kind {
-        Kind::Frozen => server.freeze(),
-        Kind::Crashed => server.kill9(),
-        Kind::Wiped => server.wipe(),
-        Kind::FullMemory => drop(server.command(&["CONFIG", "SET", "maxmemory", "1"])),
-        Kind::FailedSave => {
-            // A folder stands where the file should be.
-            fs::create_dir_all(dump(server)).expect("a folder");
-            server.command(&["CONFIG", "SET", "save", "3600 1"]);
-            drop(server.try_command(&["BGSAVE"]));
-            saved(server);
-        }
-        Kind::FlushedScripts => drop(server.command(&["SCRIPT", "FLUSH"])),
-        _ => {}
-    }
-}
-
-fn finish(kind: Kind, server: &Server) {
-    match kind {
-        Kind::Frozen => server.thaw(),
-        Kind::Crashed => server.restart(),
-        Kind::FullMemory => drop(server.command(&["CONFIG", "SET", "maxmemory", "0"])),
-        Kind::FailedSave => {
-            server.command(&["CONFIG", "SET", "save", ""]);
-            saved(server);
-            // A server that starts would try to read it.
-            fs::remove_dir(dump(server)).expect("the folder was there");
-        }
-        _ => {}
-    }
-}
-
-/// Waits until no save is under way any more.
-fn saved(server: &Server) {
-    while server.info("persistence", "rdb_bgsave_in_progress").is_some_and(|saves| saves != "0") {
-        thread::sleep(ms(5));
-    }
-}
-
-/// The file that a server would save to.
-fn dump(server: &Server) -> PathBuf {
-    let folder = server.command(&["CONFIG", "GET", "dir"]);
-    let folder: HashMap<String, String> = redis::from_redis_value(folder).expect("a folder");
-    Path::new(&folder["dir"]).join("blocked")
 }
 
 impl Container {

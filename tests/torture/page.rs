@@ -3,12 +3,17 @@
 use std::fmt::Write;
 
 use super::checker::{Findings, Lives, kind_of};
-use super::history::{End, Fault, Kind, Nanos, Request, Target};
+use super::history::{End, Fault, Kind, Request, Target};
 use super::nodes::NODES;
 use super::storm::{Aftermath, CLIENTS};
+use super::time::Nanos;
+use super::worker::TASKS;
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1_000 * MS;
+
+/// The locks that all clients want.
+const SHARED: [&str; 5] = ["line", "fenced", "kept", "mixed", "long"];
 
 /// Left of the pictures: the names of rows.
 const NAMES: f64 = 90.0;
@@ -24,11 +29,14 @@ fn group(kind: Kind) -> (&'static str, &'static str) {
         Kind::Frozen | Kind::BlackHole | Kind::Disconnected | Kind::LostReplies => {
             ("does not answer", "#d55e00")
         }
-        Kind::Crashed | Kind::Wiped => ("down, or without memory", "#7b3294"),
+        Kind::Crashed | Kind::Wiped | Kind::FlushedAll | Kind::Restored | Kind::Promoted => {
+            ("down, or without memory", "#7b3294")
+        }
         Kind::FullMemory | Kind::FailedSave => ("refuses", "#b8860b"),
         Kind::Reset | Kind::Slow | Kind::FlushedScripts => ("disturbed", "#56b4e9"),
-        Kind::Paused | Kind::Killed | Kind::SteppedClock => {
-            ("client paused, killed, clock stepped", "#999999")
+        Kind::SteppedNode => ("its clock is wrong", "#a6761d"),
+        Kind::Paused | Kind::Killed | Kind::SteppedClock | Kind::StoodStill => {
+            ("client paused, killed, clock stepped or still", "#999999")
         }
     }
 }
@@ -76,7 +84,7 @@ pub fn page(
         html,
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>\
          <title>redquorum under faults</title><style>{STYLE}</style><h1>redquorum under faults</h1>\
-         <p class=note>{CLIENTS} client processes with eight tasks each took locks on {NODES} real servers for {length:.0} \
+         <p class=note>{CLIENTS} client processes with {TASKS} tasks each took locks on {NODES} real servers for {length:.0} \
          seconds, while servers, connections and clients were hit by {} faults (seed {seed}). Each client wrote down when it \
          asked for a lock, got it, and until when it was told that it holds it; all of that was checked afterwards, by a \
          program that has nothing in common with the library.</p><p class='verdict {class}'>{verdict}</p>",
@@ -94,7 +102,7 @@ pub fn page(
         let _ = write!(html, "<h2>{title}</h2>");
         detail(&mut html, aftermath, requests, at);
     }
-    kinds(&mut html, aftermath, findings);
+    kinds(&mut html, aftermath, requests, findings);
     html.push_str("</html>\n");
     html
 }
@@ -285,7 +293,7 @@ fn place(lives: &Lives, process: u32) -> usize {
 /// Moments worth a closer look: the longest wait for each kind of lock, and the largest failures.
 fn moments(requests: &[Request], faults: &[Fault]) -> Vec<(String, Nanos)> {
     let mut moments = Vec::new();
-    for kind in ["line", "fenced", "kept", "mixed"] {
+    for kind in SHARED {
         let waits = granted(requests).filter(|(request, _)| kind_of(&request.key) == kind);
         if let Some((request, granted)) = waits.max_by_key(|(request, granted)| granted - request.asked) {
             let seconds = (granted - request.asked) as f64 / 1e9;
@@ -298,7 +306,7 @@ fn moments(requests: &[Request], faults: &[Fault]) -> Vec<(String, Nanos)> {
             .filter(|other| other.kind == fault.kind && other.from < fault.to && fault.from < other.to);
         beside.count()
     };
-    for kind in [Kind::Wiped, Kind::Frozen, Kind::Crashed] {
+    for kind in [Kind::Wiped, Kind::Frozen, Kind::Crashed, Kind::FlushedAll, Kind::SteppedNode] {
         if let Some(fault) =
             faults.iter().filter(|fault| fault.kind == kind).max_by_key(|fault| together(fault))
         {
@@ -313,7 +321,7 @@ fn moments(requests: &[Request], faults: &[Fault]) -> Vec<(String, Nanos)> {
 fn detail(html: &mut String, aftermath: &Aftermath, requests: &[Request], around: Nanos) {
     let from = around.saturating_sub(500 * MS).max(aftermath.from);
     let scale = Scale { from, to: from + 6 * SECOND };
-    let locks = ["line", "fenced", "kept", "mixed"];
+    let locks = SHARED;
     let lane = ROW * 0.5;
     let block = lane * CLIENTS as f64 + 10.0;
     let total = (NODES + CLIENTS) as f64 * ROW + 12.0 + block * locks.len() as f64 + 24.0;
@@ -358,11 +366,11 @@ fn detail(html: &mut String, aftermath: &Aftermath, requests: &[Request], around
     html.push_str("</svg></div>");
 }
 
-fn kinds(html: &mut String, aftermath: &Aftermath, findings: &Findings) {
-    html.push_str("<h2>Faults</h2><table><tr><th>kind<th>times</tr>");
+fn kinds(html: &mut String, aftermath: &Aftermath, requests: &[Request], findings: &Findings) {
+    html.push_str("<h2>Faults</h2><table><tr><th>kind<th>times<th>locks held when they came</tr>");
     for kind in Kind::ALL {
-        let times = aftermath.faults.iter().filter(|fault| fault.kind == kind).count();
-        let _ = write!(html, "<tr><td>{}<td class=n>{times}</tr>", kind.name());
+        let (times, held) = aftermath.count(kind, requests);
+        let _ = write!(html, "<tr><td>{}<td class=n>{times}<td class=n>{held}</tr>", kind.name());
     }
     html.push_str("</table><h2>Requests that were not granted</h2><table><tr><th>why<th>times</tr>");
     for (why, times) in &findings.failures {

@@ -9,13 +9,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
-use rand::seq::{IndexedRandom, SliceRandom};
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::checker::Lives;
-use super::history::{Fault, Kind, Nanos, Target, now};
+use super::history::{Fault, Hold, Kind, Request, Target};
+use super::looks;
 use super::nodes::{NODES, Nodes};
+use super::time::{Nanos, Time};
 use super::{TTL, ms};
 use harness::{Mode, Proxy, faketime, set_clock, with_clock_in};
 
@@ -39,40 +41,73 @@ pub struct Aftermath {
     pub memory: Vec<u64>,
 }
 
-/// Which faults there are: the places that are free, and the shortest and longest time of one.
-struct Storm {
-    nodes: Nodes,
+impl Aftermath {
+    /// How often there was such a fault, and how many locks were held when they came.
+    pub fn count(&self, kind: Kind, requests: &[Request]) -> (usize, usize) {
+        let mut moments: Vec<Nanos> =
+            self.faults.iter().filter(|fault| fault.kind == kind).map(|fault| fault.from).collect();
+        let times = moments.len();
+        moments.sort_unstable();
+        moments.dedup();
+        let during = |hold: &Hold| {
+            let before = |moment| moments.partition_point(|at| *at < moment);
+            before(hold.ended).saturating_sub(before(hold.granted))
+        };
+        (times, requests.iter().filter_map(Request::hold).map(during).sum())
+    }
+}
+
+/// Servers, clients and all that is between them.
+pub struct Storm {
+    pub nodes: Nodes,
     /// One row of proxies for every second client: two clients may see the same node differently.
-    proxies: [Vec<Proxy>; 2],
-    folder: PathBuf,
-    clients: Vec<Client>,
+    pub proxies: [Vec<Proxy>; 2],
+    pub folder: PathBuf,
+    pub time: Time,
+    pub clients: Vec<Client>,
     ended: Vec<(usize, u32, Nanos, Nanos)>,
-    failed: Vec<String>,
-    faults: Vec<Fault>,
-    random: StdRng,
+    pub failed: Vec<String>,
+    pub faults: Vec<Fault>,
+    pub random: StdRng,
+    /// Kinds of faults that come next, the last one first.
+    due: Vec<Kind>,
+    /// When each durable node's directory was copied.
+    pub copied: Vec<Option<Nanos>>,
+    /// Before that no client starts that would have to know more than it can.
+    pub newcomers_from: Nanos,
+    /// How far the machine's wall clock, which is that of the clients, is ahead of what it shows, in seconds.
+    pub wall: f64,
 }
 
-struct Client {
-    child: Child,
+pub struct Client {
+    pub child: Child,
     born: Nanos,
+    /// How far its wall clock was stepped, in seconds.
+    step: f64,
 }
 
-/// Lets it blow on these nodes for so long.
-pub fn blow(nodes: Nodes, length: Duration, seed: u64, folder: &Path) -> Aftermath {
+/// Lets it blow on these nodes for so long. The faults of `first` come before all others.
+pub fn blow(nodes: Nodes, length: Duration, seed: u64, first: &[Kind], folder: &Path) -> Aftermath {
     let mut storm = Storm::new(nodes, folder, seed);
     storm.wait_for_age();
     for place in 0..CLIENTS {
         storm.start(place);
     }
     let memory = watch_memory(storm.clients[0].child.id());
-    let from = now();
+    let from = storm.time.now();
     let until = Instant::now() + length;
     // Some calm at the beginning, and now and then: order in line is promised there.
-    thread::sleep(ms(7_500));
-    while Instant::now() < until {
-        let hit = storm.squall();
+    thread::sleep(ms(1_000));
+    storm.begin_copies();
+    thread::sleep(ms(6_500));
+    let mut first = first.iter().copied();
+    while Instant::now() < until || first.len() > 0 {
+        let hit = match first.next() {
+            Some(kind) => storm.hit(kind).unwrap_or_else(|| panic!("{} was not possible", kind.name())),
+            None => storm.squall(),
+        };
         let calm = match storm.random.random_range(0..30) {
-            0 => 8_000,
+            0 if first.len() == 0 => 8_000,
             // How long it takes until somebody gets in again is seen where nothing else comes in between.
             _ if hit > NODES / 2 => 2_500,
             _ => storm.random.random_range(50..600),
@@ -86,8 +121,23 @@ impl Storm {
     fn new(nodes: Nodes, folder: &Path, seed: u64) -> Self {
         let proxies = [nodes.proxies(), nodes.proxies()];
         let random = StdRng::seed_from_u64(seed);
-        let (clients, ended, failed, faults) = Default::default();
-        Self { nodes, proxies, folder: folder.to_owned(), clients, ended, failed, faults, random }
+        let (clients, ended, failed, faults, due, copied, newcomers_from, wall) = Default::default();
+        let (folder, time) = (folder.to_owned(), Time::of(folder));
+        Self {
+            nodes,
+            proxies,
+            folder,
+            time,
+            clients,
+            ended,
+            failed,
+            faults,
+            random,
+            due,
+            copied,
+            newcomers_from,
+            wall,
+        }
     }
 
     fn wait_for_age(&self) {
@@ -107,10 +157,11 @@ impl Storm {
         command.stderr(errors);
         if let Some(library) = faketime() {
             let clock = self.clock(place);
-            set_clock(&clock, 0.0);
+            set_clock(&clock, self.wall);
             with_clock_in(&mut command, &library, &clock);
         }
-        let client = Client { child: command.spawn().expect("a client"), born: now() };
+        let child = command.spawn().expect("a client");
+        let client = Client { child, born: self.time.now(), step: 0.0 };
         if place < self.clients.len() {
             self.clients[place] = client;
         } else {
@@ -122,35 +173,64 @@ impl Storm {
         self.folder.join(format!("clock{place}"))
     }
 
+    /// Every client's wall clock shows what it should.
+    pub fn show_wall(&self) {
+        for (place, client) in self.clients.iter().enumerate() {
+            set_clock(&self.clock(place), self.wall + client.step);
+        }
+    }
+
     /// One to some faults at a time, and their end; returns how many.
     fn squall(&mut self) -> usize {
-        let kinds: Vec<Kind> = Kind::ALL
-            .iter()
-            .copied()
-            .filter(|kind| self.nodes.suffers(*kind))
-            .filter(|kind| *kind != Kind::SteppedClock || faketime().is_some())
-            .collect();
-        let kind = *kinds.choose(&mut self.random).expect("some kind");
+        let mut put_off = Vec::new();
+        loop {
+            // Each kind comes before one comes again.
+            if self.due.is_empty() {
+                self.due = plan(&self.nodes);
+                self.due.shuffle(&mut self.random);
+            }
+            let kind = self.due.pop().expect("some kind");
+            if let Some(hit) = self.hit(kind) {
+                self.due.append(&mut put_off);
+                return hit;
+            }
+            put_off.push(kind);
+        }
+    }
+
+    /// Nodes in random order: mostly a minority; now and then a majority, after which it has to go on at once.
+    pub fn some_nodes(&mut self) -> Vec<usize> {
         let mut places: Vec<usize> = (0..NODES).collect();
         places.shuffle(&mut self.random);
-        // Mostly a minority; now and then a majority, after which it has to go on at once.
         let many = match self.random.random_range(0..10) {
             0..6 => 1,
             6..9 => 2,
             _ => self.random.random_range(NODES / 2 + 1..=NODES),
         };
+        places.truncate(many);
+        places
+    }
+
+    /// Does it to one or some at a time, and ends it; returns to how many. `None` if it cannot be done now.
+    fn hit(&mut self, kind: Kind) -> Option<usize> {
+        match kind {
+            _ if Kind::NOTICED.contains(&kind) => return self.hit_noticed(kind),
+            Kind::Killed if self.time.now() < self.newcomers_from => return None,
+            _ => {}
+        }
+        let places = self.some_nodes();
         let length = ms(self.random.random_range(50..1_500));
         let hit = match kind {
             Kind::Paused => vec![Target::Client(self.random.random_range(0..CLIENTS))],
             // The first is never killed: its memory is watched.
             Kind::Killed => vec![Target::Client(self.random.random_range(1..CLIENTS))],
             Kind::SteppedClock => vec![Target::Client(self.random.random_range(0..CLIENTS))],
-            _ => places[..many].iter().map(|node| Target::Node(*node)).collect(),
+            _ => places.into_iter().map(Target::Node).collect(),
         };
         let begun: Vec<(Target, Nanos)> = hit
             .into_iter()
             .map(|target| {
-                let from = now();
+                let from = self.time.now();
                 self.begin(kind, target);
                 (target, from)
             })
@@ -165,9 +245,10 @@ impl Storm {
         let many = begun.len();
         for (target, from) in begun {
             self.finish(kind, target);
-            self.faults.push(Fault { kind, target, from, to: now() });
+            let to = self.time.now();
+            self.faults.push(Fault { kind, target, from, to });
         }
-        many
+        Some(many)
     }
 
     /// Both rows of proxies of a node, or one of them: what one half of the clients sees.
@@ -190,12 +271,12 @@ impl Storm {
                 let client = &mut self.clients[place];
                 client.child.kill().expect("a client is killed");
                 client.child.wait().expect("a client has ended");
-                self.ended.push((place, client.child.id(), client.born, now()));
+                self.ended.push((place, client.child.id(), client.born, self.time.now()));
                 self.start(place);
             }
             _ => {
-                let step = self.random.random_range(-STEP..=STEP) as f64 / 1_000.0;
-                set_clock(&self.clock(place), step);
+                self.clients[place].step = self.random.random_range(-STEP..=STEP) as f64 / 1_000.0;
+                self.show_wall();
             }
         }
     }
@@ -225,7 +306,7 @@ impl Storm {
 
     /// Everybody finishes and closes; then nothing may be left.
     fn end(mut self, from: Nanos, memory: MemoryWatch) -> Aftermath {
-        let to = now();
+        let to = self.time.now();
         thread::sleep(ms(500));
         File::create(self.folder.join("over")).expect("a file");
         for (place, mut client) in self.clients.drain(..).enumerate() {
@@ -246,10 +327,10 @@ impl Storm {
                     self.failed.push(format!("client {place} did not end within a minute"));
                 }
             }
-            self.ended.push((place, client.child.id(), client.born, now()));
+            self.ended.push((place, client.child.id(), client.born, self.time.now()));
         }
-        // Those of clients that were killed end with their TTL.
-        let deadline = Instant::now() + 2 * TTL;
+        // Those of clients that were killed end with their TTL, by a clock that may have been set back since.
+        let deadline = Instant::now() + 2 * TTL + looks::FARTHEST;
         let leftovers = loop {
             let left = self.nodes.lock_keys();
             if left.is_empty() || Instant::now() > deadline {
@@ -280,7 +361,17 @@ impl Drop for Storm {
     }
 }
 
-fn signal(child: &Child, signal: Signal) {
+/// All kinds of faults that are possible with these nodes, or those of them that were asked for.
+pub fn plan(nodes: &Nodes) -> Vec<Kind> {
+    let asked = std::env::var("REDQUORUM_STORM_KINDS").ok();
+    let asked_for = |kind: Kind| {
+        asked.as_ref().is_none_or(|asked| asked.split(',').any(|name| name == format!("{kind:?}")))
+    };
+    let kinds = Kind::ALL.iter().copied().filter(|kind| nodes.suffers(*kind) && asked_for(*kind));
+    kinds.filter(|kind| *kind != Kind::SteppedClock || faketime().is_some()).collect()
+}
+
+pub fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).expect("a client is there");
 }
 

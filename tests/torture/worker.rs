@@ -7,26 +7,35 @@ use std::time::Duration;
 use redquorum::{AcquireError, LockGuard, LockRequest, Redlock};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::history::{Pen, now};
+use super::history::Pen;
+use super::known::Notebook;
+use super::time::{Nanos, Time};
 use super::{TTL, ms};
+
+/// Tasks of one client.
+pub const TASKS: usize = 9;
 
 /// Runs until the storm is over, which a file says.
 pub async fn run(nodes: Vec<String>, folder: &Path) {
-    // With the restart delay: that nodes forget is part of the storm.
-    let redlock = Redlock::builder()
+    let builder = Redlock::builder()
         .nodes(nodes)
         .ttl(TTL)
         .max_ttl(TTL)
         .reply_timeout(ms(300))
         .connect_timeout(ms(300))
-        .lazy()
-        .build()
-        .await
-        .expect("a client");
-    let pen = Pen::new(folder);
+        .lazy();
+    // With the restart delay: that nodes forget is part of the storm. To see the checker find what comes of it without.
+    let builder = match std::env::var_os("REDQUORUM_STORM_UNGUARDED") {
+        None => builder,
+        Some(_) => builder.without_restart_delay(),
+    };
+    let redlock = builder.build().await.expect("a client");
+    let time = Time::of(folder);
+    let pen = Pen::new(folder, time.clone());
+    let mut notebook = Notebook::new(folder, time.clone());
     let over = folder.join("over");
-    let tasks = (0..8).map(|task| {
-        let client = Client { redlock: redlock.clone(), pen: pen.clone(), task };
+    let tasks = (0..TASKS).map(|task| {
+        let client = Client { redlock: redlock.clone(), pen: pen.clone(), time: time.clone(), task };
         let over = over.clone();
         tokio::spawn(async move {
             let mut round = 0;
@@ -36,7 +45,12 @@ pub async fn run(nodes: Vec<String>, folder: &Path) {
             }
         })
     });
-    for task in tasks.collect::<Vec<_>>() {
+    let tasks = tasks.collect::<Vec<_>>();
+    while !over.exists() {
+        notebook.write(&redlock);
+        sleep(ms(50)).await;
+    }
+    for task in tasks {
         task.await.expect("no panic");
     }
     // Debts of the last moments are over after a TTL.
@@ -46,6 +60,7 @@ pub async fn run(nodes: Vec<String>, folder: &Path) {
 struct Client {
     redlock: Redlock,
     pen: Pen,
+    time: Time,
     task: usize,
 }
 
@@ -89,6 +104,16 @@ impl Client {
                 self.change_mind("mind").await;
                 sleep(between(5, 30)).await;
             }
+            // Held without being kept alive, and for longer than it lasts now and then.
+            6 => {
+                // Most do not wait in the queue: they try all nodes again and again, and so find any that forgot.
+                let waits = rand::random_bool(0.1);
+                let shape = |lock: LockRequest| if waits { lock.wait(3 * TTL) } else { lock };
+                if let Some(guard) = self.take("long", shape).await {
+                    self.hold(guard, between(10, 3_000)).await;
+                }
+                sleep(between(0, 30)).await;
+            }
             // A free lock each time: whether there is one is a matter of the nodes alone.
             _ => {
                 let key = format!("free-{}-{}-{round}", std::process::id(), self.task);
@@ -102,12 +127,9 @@ impl Client {
 
     async fn take(&self, key: &str, shape: impl FnOnce(LockRequest) -> LockRequest) -> Option<LockGuard> {
         let lock = shape(self.redlock.lock(key));
-        self.pen.asked(self.task, key);
+        let asked = self.pen.asked(self.task, key);
         match lock.await {
-            Ok(guard) => {
-                self.granted(&guard);
-                Some(guard)
-            }
+            Ok(guard) => self.granted(guard, asked),
             Err(error) => {
                 self.pen.failed(self.task, word(&error));
                 sleep(between(1, 20)).await;
@@ -116,10 +138,24 @@ impl Client {
         }
     }
 
-    fn granted(&self, guard: &LockGuard) {
+    /// The lock is its own. But what was under way when the clock stood still may be over, and is not used.
+    fn granted(&self, guard: LockGuard, asked: Nanos) -> Option<LockGuard> {
         // The clock first: what is written is never later than what was promised.
-        let (at, left) = (now(), guard.remaining());
+        let (at, left) = (self.time.now(), guard.remaining());
+        if self.time.measured_wrongly(asked) {
+            self.pen.failed(self.task, "clock-stood-still");
+            return None;
+        }
         self.pen.granted(self.task, at, left, guard.fencing_token().map_or(0, |token| token.as_u64()));
+        Some(guard)
+    }
+
+    /// It still is, unless the clock stood still and the client need not know yet.
+    fn holds(&self, guard: &LockGuard) {
+        let (at, left) = (self.time.now(), guard.remaining());
+        if !left.is_zero() && !self.time.is_in_doubt() {
+            self.pen.holds(self.task, at, left);
+        }
     }
 
     /// Works under the lock, and stops once it is lost.
@@ -130,15 +166,13 @@ impl Client {
             if timeout(step, &mut lost).await.is_ok() {
                 break;
             }
-            let (at, left) = (now(), guard.remaining());
-            if left.is_zero() {
+            if !guard.is_valid() {
                 break;
             }
-            self.pen.holds(self.task, at, left);
+            self.holds(&guard);
         }
         if rand::random_bool(0.05) && guard.extend(TTL).await.is_ok() {
-            let (at, left) = (now(), guard.remaining());
-            self.pen.holds(self.task, at, left);
+            self.holds(&guard);
         }
         self.pen.releases(self.task);
         // Given back and waited for, given back unheard, or left lying.
@@ -152,11 +186,12 @@ impl Client {
     /// Asks, and walks away a moment later: whatever the nodes granted is to be taken back.
     async fn change_mind(&self, key: &str) {
         let lock = self.redlock.lock(key).wait(TTL).into_future();
-        self.pen.asked(self.task, key);
+        let asked = self.pen.asked(self.task, key);
         match timeout(Duration::from_micros(rand::random_range(0..3_000)), lock).await {
             Ok(Ok(guard)) => {
-                self.granted(&guard);
-                self.hold(guard, between(0, 3)).await;
+                if let Some(guard) = self.granted(guard, asked) {
+                    self.hold(guard, between(0, 3)).await;
+                }
             }
             Ok(Err(error)) => self.pen.failed(self.task, word(&error)),
             Err(_) => self.pen.failed(self.task, "dropped"),

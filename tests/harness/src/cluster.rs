@@ -36,6 +36,11 @@ impl Cluster {
         Self { servers }
     }
 
+    /// The servers, in order, for those that take each other's places.
+    pub fn into_servers(self) -> Vec<Server> {
+        self.servers
+    }
+
     /// The address of each server, in order.
     pub fn urls(&self) -> Vec<String> {
         self.servers.iter().map(Server::url).collect()

@@ -21,8 +21,12 @@ pub fn faketime() -> Option<PathBuf> {
 ///
 /// The file is read at every look, so that the clock steps when it changes. What shows time gone by stays as it is, as it
 /// does when an administrator sets the clock.
+///
+/// The C library is named as well, so that memory comes from there: jemalloc asks for the time before the library that
+/// changes it is ready.
 pub fn with_clock_in<'c>(command: &'c mut Command, library: &Path, clock: &Path) -> &'c mut Command {
-    command.env("LD_PRELOAD", library);
+    forget_the_dead();
+    command.env("LD_PRELOAD", format!("{}:libc.so.6", library.display()));
     command.env("FAKETIME_TIMESTAMP_FILE", clock).env("FAKETIME_NO_CACHE", "1");
     command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1")
 }
@@ -33,4 +37,19 @@ pub fn set_clock(clock: &Path, seconds: f64) {
     let next = clock.with_extension("next");
     std::fs::write(&next, format!("{seconds:+.3}\n")).expect("a file for the clock");
     std::fs::rename(next, clock).expect("a file for the clock");
+}
+
+/// Removes what the library left in shared memory for processes that were killed. A later process with the number of one of
+/// them would not start.
+fn forget_the_dead() {
+    for entry in Path::new("/dev/shm").read_dir().into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| {
+            name.strip_prefix("faketime_shm_").or_else(|| name.strip_prefix("sem.faketime_sem_"))
+        });
+        if number.is_some_and(|number| !Path::new("/proc").join(number).exists()) {
+            // Another test may be quicker.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::future::{pending, ready};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -99,8 +99,8 @@ impl Proxy {
         let (orders, orders_taken) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared::default());
         let port = reserved.number();
-        let upstream = SocketAddr::from((Ipv4Addr::LOCALHOST, server));
-        let front = Front { port: reserved, upstream, modes: modes_seen, shared: Arc::clone(&shared) };
+        shared.upstream.store(server, Relaxed);
+        let front = Front { port: reserved, modes: modes_seen, shared: Arc::clone(&shared) };
         let thread = thread::Builder::new()
             .name(format!("proxy {port}"))
             .spawn(move || {
@@ -186,6 +186,12 @@ impl Proxy {
         self.order(Order::Accept);
     }
 
+    /// Leads new connections to another server, as a virtual address that has moved. Open ones go on where they are; see
+    /// [`reset`](Self::reset).
+    pub fn leads_to(&self, server: &Server) {
+        self.shared.upstream.store(server.port(), Relaxed);
+    }
+
     fn order(&self, order: Order) {
         let (done, wait) = std_mpsc::channel();
         let orders = self.orders.as_ref().expect("open until drop");
@@ -240,6 +246,8 @@ enum Order {
 
 #[derive(Default)]
 struct Shared {
+    /// The port of the server.
+    upstream: AtomicU16,
     accepted: AtomicU64,
     open: AtomicU64,
     requests: Counter,
@@ -277,7 +285,6 @@ struct Losses {
 /// The accepting side; owns all connections.
 struct Front {
     port: Port,
-    upstream: SocketAddr,
     modes: watch::Receiver<Modes>,
     shared: Arc<Shared>,
 }
@@ -301,7 +308,7 @@ impl Front {
                     let _ = done.send(());
                 }
                 client = accept(listener.as_ref()) => {
-                    connections.spawn(Connection::open(client, &self).run(self.upstream));
+                    connections.spawn(Connection::open(client, &self).run());
                 }
                 Some(_) = connections.join_next() => {}
             }
@@ -341,14 +348,14 @@ impl Connection {
         Self { client, server: None, closed: false, modes, shared }
     }
 
-    async fn run(mut self, upstream: SocketAddr) {
-        if self.carry(upstream).await.is_ok() {
+    async fn run(mut self) {
+        if self.carry().await.is_ok() {
             self.closed = true;
         }
     }
 
     /// Carries bytes until both sides have closed; an error ends in a reset.
-    async fn carry(&mut self, upstream: SocketAddr) -> io::Result<()> {
+    async fn carry(&mut self) -> io::Result<()> {
         let delay = self.modes.borrow().connect_delay;
         if !delay.is_zero() {
             sleep(delay).await;
@@ -356,6 +363,7 @@ impl Connection {
         let held = |modes: &Modes| modes.requests == Mode::Hold;
         self.modes.wait_for(|modes| !held(modes)).await.map_err(io::Error::other)?;
 
+        let upstream = SocketAddr::from((Ipv4Addr::LOCALHOST, self.shared.upstream.load(Relaxed)));
         let server = self.server.insert(TcpStream::connect(upstream).await?);
         server.set_nodelay(true)?;
         self.client.set_nodelay(true)?;

@@ -274,6 +274,19 @@ impl Server {
         self.restart();
     }
 
+    /// Copies what it keeps, as a backup does while it runs.
+    pub fn back_up(&self, to: &Path) {
+        copy(&self.data_dir(), to);
+    }
+
+    /// Kills it and starts it again with what such a copy holds.
+    pub fn restore(&self, from: &Path) {
+        self.kill9();
+        fs::remove_dir_all(self.data_dir()).expect("remove the server's data");
+        copy(from, &self.data_dir());
+        self.restart();
+    }
+
     /// Puts another server program in its place, on the same port with the same arguments, and empty: no server reads
     /// what a newer one left.
     pub fn replace(&self, binary: impl Into<PathBuf>) {
@@ -584,6 +597,19 @@ pub fn server_binary() -> PathBuf {
         .flat_map(|name| env::split_paths(&path).map(move |dir| dir.join(name)))
         .find(|candidate| candidate.is_file())
         .expect("a server program: run scripts/servers.sh default, or set REDQUORUM_REDIS_SERVER")
+}
+
+/// Copies a folder. A file that goes away meanwhile, as when a server rewrites its own, makes it start again.
+fn copy(from: &Path, to: &Path) {
+    for _ in 0..10 {
+        let _ = fs::remove_dir_all(to);
+        let copied = Command::new("cp").arg("-r").arg(from).arg(to).stderr(Stdio::null()).status();
+        if copied.expect("run cp").success() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("cannot copy {} to {}", from.display(), to.display());
 }
 
 /// Escapes what a url gives a meaning to, which passwords hold at times.
