@@ -28,12 +28,12 @@ once() {
         mv "$logs/$name-$run.log" "$logs/$name-$run.FAILED"
 }
 
-while read -r name server; do
-    for run in $(seq "$runs"); do
+for run in $(seq "$runs"); do
+    while read -r name server; do
         while [ "$(jobs -rp | wc -l)" -ge "$beside" ]; do wait -n; done
         once "$name" "$server" "$run" &
-    done
-done <target/servers/matrix.txt
+    done <target/servers/matrix.txt
+done
 wait
 
 failed=$(find "$logs" -name '*.FAILED' | sort)
