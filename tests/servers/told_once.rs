@@ -160,3 +160,62 @@ async fn a_server_that_goes_away_gets_no_hint() {
     assert!(!trouble(0).contains("TLS"), "{}", trouble(0));
     eventually(SOON, "the hint", || trouble(1).contains("does the port speak TLS?")).await;
 }
+
+/// Law: each documented right that is missing is said once, whatever number of connections there are, and with what is lost.
+/// With all of them nothing is said.
+#[tokio::test]
+async fn each_missing_right_is_said_once() {
+    let server = Server::start();
+    let documented = crate::access::documented_rules();
+    let rights: Vec<_> = documented.iter().filter_map(|rule| rule.strip_prefix('+')).collect();
+    // Nobody can connect to another database without, which is an error of its own.
+    let without = rights.iter().copied().filter(|right| *right != "select").chain([""]);
+    for (number, right) in without.enumerate() {
+        let user = format!("app{number}");
+        let rules = documented.iter().filter(|rule| rule.strip_prefix('+') != Some(right));
+        let command: Vec<_> =
+            ["ACL", "SETUSER", &user].into_iter().chain(rules.map(String::as_str)).collect();
+        server.command(&command);
+        let ear = Ear::default();
+        let listening = tracing::subscriber::set_default(ear.clone());
+        let redlock = Redlock::builder()
+            .node(server.url_with(Some(&user), Some("secret"), 0))
+            .prefix("app:")
+            .ttl(TTL)
+            .reply_timeout(REPLY)
+            .build()
+            .await
+            .expect("a node");
+        let up = || redlock.nodes()[0].health == redquorum::Health::Up;
+        let connections = || ear.heard().matches(" message=connected ").count();
+        for count in [1, 2] {
+            eventually(SOON, "it is connected", || up() && connections() >= count).await;
+            tokio::time::sleep(ms(20)).await;
+            server.command(&["CLIENT", "KILL", "USER", &user]);
+        }
+        drop(listening);
+
+        let heard = ear.heard();
+        let about = ["done without", "cannot be woken"];
+        let said = heard.lines().filter(|line| about.iter().any(|about| line.contains(about)));
+        let said: Vec<_> = said.collect();
+        if right.is_empty() {
+            assert_eq!(said, [""; 0]);
+            continue;
+        }
+        let name = match right {
+            "client|caching" => "CLIENT TRACKING".to_owned(),
+            "config|get" => "CONFIG".to_owned(),
+            "subscribe" | "publish" => format!("'{right}'"),
+            right => right.replace('|', " ").to_uppercase(),
+        };
+        let of_it = said.iter().filter(|line| line.contains(&name)).count();
+        assert_eq!(of_it, 1, "{right}: {said:#?}");
+        let whole = right == "subscribe"
+            || right == "publish"
+            || said[0].contains(&format!("{name} ("))
+            || said[0].contains(&name) && said[0].contains('(');
+        assert!(whole, "{right}: what is lost: {said:#?}");
+        assert_eq!(said.len(), 1, "{right}: {said:#?}");
+    }
+}

@@ -451,7 +451,7 @@ impl Info {
             set_get: at_least(self.redis, (7, 0)),
             delete,
             one_slot: self.cluster,
-            no_scripts: false,
+            no_scripts: None,
             set_ifeq,
         }
     }

@@ -443,7 +443,7 @@ impl Bench {
         let operation = random.pick(&self.operations);
         let delete = *random.pick(&[None, Some(NativeDelete::Delex), Some(NativeDelete::Delifeq)]);
         let set_get = random.once_in(2);
-        let (set_ifeq, no_scripts) = (random.once_in(2), random.once_in(4));
+        let (set_ifeq, no_scripts) = (random.once_in(2), random.once_in(4).then_some("EVAL"));
         let mut abilities = Abilities { set_get, delete, set_ifeq, no_scripts, one_slot: false };
         let mut form = form(operation, abilities);
         if form == Form::Digest && random.once_in(2) {

@@ -44,6 +44,8 @@ struct Told {
     /// A clock that was set ahead, unless it turns out to be the client's.
     clock: Option<Evidence>,
     forbidden: Vec<&'static str>,
+    /// Rights that are missing, to be told with the next look.
+    missing: Vec<&'static str>,
     evicts: Option<Arc<str>>,
     replica: bool,
     several: bool,
@@ -144,7 +146,7 @@ impl Health {
             ScriptUse::Replaced => Some("scripts"),
             ScriptUse::Missing => Some("scripts, and SET IFEQ in their place"),
         });
-        self.say_forbidden(&missing);
+        self.told.missing = missing;
     }
 
     /// Takes in what raising the count came to.
@@ -252,7 +254,14 @@ impl Health {
     fn say_forbidden(&mut self, forbidden: &[&'static str]) {
         let (node, address) = (self.node, &self.address);
         let told = &mut self.told.forbidden;
-        let mut news: Vec<_> = forbidden.iter().copied().filter(|what| !told.contains(what)).collect();
+        let mut news: Vec<&str> = Vec::new();
+        for what in self.told.missing.drain(..).chain(forbidden.iter().copied()) {
+            // Without a command nothing works that it is used for.
+            let whole = what.split_once(" of the ").map_or(what, |(command, _)| command);
+            if ![what, whole].iter().any(|what| told.contains(what) || news.contains(what)) {
+                news.push(what);
+            }
+        }
         if !news.is_empty() {
             let with_loss = |what: &&str| format!("{what} ({})", lost(what));
             let forbidden = news.iter().map(with_loss).collect::<Vec<_>>().join(", ");

@@ -7,9 +7,9 @@ use std::iter::once;
 
 use futures::future::join_all;
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisError, RedisResult, Value, cmd};
+use redis::{Cmd, RedisResult, Value, cmd};
 
-use super::command::{Abilities, NativeDelete, is_refused, script_probes};
+use super::command::{Abilities, NativeDelete, RUN_SCRIPTS, is_missing, is_refused, script_probes};
 use super::facts::{ask, is_forbidden};
 use super::names;
 use crate::registry::ScriptUse;
@@ -21,8 +21,8 @@ pub(super) type Missing = (&'static str, &'static str);
 #[derive(Debug, Default)]
 pub(super) struct Rights {
     pub(super) missing: Vec<Missing>,
-    /// Scripts may not be run, in any form.
-    no_scripts: bool,
+    /// Scripts cannot be used, for want of this right.
+    no_scripts: Option<&'static str>,
     /// Which commands stand in their place; `None` if that was not asked, or not told.
     set_ifeq: Option<bool>,
     delete: Option<Option<NativeDelete>>,
@@ -42,7 +42,7 @@ impl Rights {
 
 /// Whether scripts may be used, and what stands in their place.
 pub(super) fn script_use(abilities: Abilities) -> ScriptUse {
-    match (abilities.no_scripts, abilities.keeps_locks()) {
+    match (abilities.no_scripts.is_some(), abilities.keeps_locks()) {
         (false, _) => ScriptUse::Allowed,
         (true, true) => ScriptUse::Replaced,
         (true, false) => ScriptUse::Missing,
@@ -50,7 +50,7 @@ pub(super) fn script_use(abilities: Abilities) -> ScriptUse {
 }
 
 /// What is lost without a right.
-const LOST: [Missing; 32] = [
+const LOST: [Missing; 36] = [
     ("PING", "nothing but convenience"),
     ("CLIENT SETNAME", "the client's name in CLIENT LIST"),
     ("CLIENT TRACKING", "the node's word that it forgot: a flush is noticed at the next look only"),
@@ -79,10 +79,11 @@ const LOST: [Missing; 32] = [
     ("ZADD", "the wait queue: waiters ask again"),
     ("ZCARD", "the wait queue: waiters ask again"),
     ("ZPOPMIN", "the wait queue: it hands nothing over"),
-    (
-        "ZRANGE, ZRANK, ZREM, ZREVRANGE or ZSCORE",
-        "the wait queue: waiters ask again, or it hands nothing over",
-    ),
+    ("ZRANGE", "the wait queue: it hands nothing over"),
+    ("ZRANK", "the wait queue: waiters ask again"),
+    ("ZREM", "the wait queue: it hands nothing over"),
+    ("ZREVRANGE", "the wait queue: waiters ask again"),
+    ("ZSCORE", "the wait queue: waiters ask again"),
     (
         "scripts",
         "order among waiters, and fenced locks: locks are extended by SET IFEQ and released natively",
@@ -129,6 +130,9 @@ const CALLED: [(&str, &[&str]); 22] = [
 
 const OF_LOCKS: usize = 6;
 
+/// Without one of these no script extends or releases a lock.
+const NEEDED: [&str; 3] = ["GET", "DEL", "PEXPIRE"];
+
 /// Asks what this user may do, with a queue or without. The error of a connection that ended.
 pub(super) async fn ask_rights(
     connection: &MultiplexedConnection,
@@ -143,6 +147,9 @@ pub(super) async fn ask_rights(
         command.arg(&none).arg(*arguments);
         command
     }));
+    let mut compare = cmd("PEXPIRE");
+    compare.arg(&none).arg(1000).arg("GT");
+    commands.push(compare);
     let answers = all(connection, &commands).await?;
     let mut rights = Rights::default();
     let (scripts, called_answers) = answers.split_at(2);
@@ -152,21 +159,25 @@ pub(super) async fn ask_rights(
     });
     // A digest that may be used and is not known needs the text once.
     let unknown = scripts[0].as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT"));
-    rights.no_scripts = text && (digest || unknown);
-    if rights.no_scripts {
-        return without_scripts(connection, &none, rights).await;
-    }
     let mut missing = Vec::new();
     missing.extend(digest.then_some("EVALSHA"));
     missing.extend(text.then_some("EVAL"));
-    for ((name, _), answer) in called.iter().zip(called_answers) {
-        if answer.as_ref().is_err_and(is_forbidden_command) {
-            let of_order = ["ZRANGE", "ZRANK", "ZREM", "ZREVRANGE", "ZSCORE"].contains(name);
-            missing.push(if of_order { "ZRANGE, ZRANK, ZREM, ZREVRANGE or ZSCORE" } else { name });
+    let cannot_run = text && (digest || unknown);
+    for ((name, _), answer) in called.iter().zip(called_answers).filter(|_| !cannot_run) {
+        if answer.as_ref().is_err_and(|error| is_missing(error, name)) {
+            missing.push(name);
         }
     }
-    missing.dedup();
+    // What a lock needs of its scripts.
+    // Servers before 7.0 know no condition, and need the life that is left.
+    let compares = called_answers.last().is_some_and(Result::is_ok);
+    let needed = NEEDED.iter().copied().find(|name| missing.contains(name));
+    let lives = (!compares && missing.contains(&"PTTL")).then_some("PTTL");
+    rights.no_scripts = if cannot_run { Some(RUN_SCRIPTS) } else { needed.or(lives) };
     rights.missing = missing.into_iter().map(|name| (name, lost(name))).collect();
+    if rights.no_scripts.is_some() {
+        return without_scripts(connection, &none, rights).await;
+    }
     Ok(rights)
 }
 
@@ -212,12 +223,6 @@ async fn all(connection: &MultiplexedConnection, commands: &[Cmd]) -> RedisResul
     ended.map_or(Ok(answers), Err)
 }
 
-/// Whether the command itself is forbidden, and not just for the key, which may lie outside of the user's pattern.
-fn is_forbidden_command(error: &RedisError) -> bool {
-    let of_keys = error.code() == Some("NOPERM") && error.to_string().contains("key");
-    is_forbidden(error) && !of_keys
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,8 +230,7 @@ mod tests {
     /// Everything that may be said to be missing has a word for what is lost.
     #[test]
     fn each_right_has_a_loss() {
-        let of_order = ["ZRANGE", "ZRANK", "ZREM", "ZREVRANGE", "ZSCORE"];
-        for (name, _) in CALLED.iter().filter(|(name, _)| !of_order.contains(name)) {
+        for (name, _) in &CALLED {
             assert!(!lost(name).is_empty(), "{name}");
         }
         assert!(LOST.iter().all(|(name, lost)| !name.is_empty() && lost.len() > 5));
@@ -239,11 +243,17 @@ mod tests {
         let by_version =
             Abilities { set_ifeq: true, delete: Some(NativeDelete::Delifeq), ..Abilities::default() };
         assert_eq!(Rights::default().abilities(by_version), by_version);
-        let rights = Rights { no_scripts: true, delete: Some(None), ..Rights::default() };
+        let rights = Rights { no_scripts: Some(RUN_SCRIPTS), delete: Some(None), ..Rights::default() };
         let abilities = rights.abilities(by_version);
-        assert_eq!((abilities.no_scripts, abilities.set_ifeq, abilities.delete), (true, true, None));
+        assert_eq!(
+            (abilities.no_scripts, abilities.set_ifeq, abilities.delete),
+            (Some(RUN_SCRIPTS), true, None)
+        );
         assert_eq!(script_use(abilities), ScriptUse::Replaced, "a life of a millisecond is as good");
-        assert_eq!(script_use(Abilities { no_scripts: true, ..Abilities::default() }), ScriptUse::Missing);
+        assert_eq!(
+            script_use(Abilities { no_scripts: Some("GET"), ..Abilities::default() }),
+            ScriptUse::Missing
+        );
         assert_eq!(script_use(Abilities::default()), ScriptUse::Allowed);
     }
 }

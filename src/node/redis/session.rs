@@ -182,7 +182,7 @@ impl<'a> Session<'a> {
         // No caller may find the door open while the calls of this connection are being answered.
         self.inbox.close(trouble.clone());
         let now = self.clock.now();
-        if self.wire.abilities().no_scripts {
+        if self.wire.abilities().no_scripts.is_some() {
             self.wire.without_answer(|operation| self.late.left(operation));
             for Parts { call, replies } in self.parts.values() {
                 let Some(Operation::ExtendAll { extensions }) =
@@ -443,7 +443,9 @@ impl<'a> Session<'a> {
                 if let Some(form) = other.filter(|_| may_repeat) {
                     return self.wire.send_as(form, call, cx);
                 }
-                if matches!(operation, Operation::ExtendAll { .. }) && self.wire.abilities().no_scripts {
+                if matches!(operation, Operation::ExtendAll { .. })
+                    && self.wire.abilities().no_scripts.is_some()
+                {
                     return self.send_parts(call, cx);
                 }
                 if matches!(error.code.as_str(), "READONLY" | "MASTERDOWN") {

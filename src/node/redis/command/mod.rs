@@ -60,8 +60,8 @@ pub(super) struct Abilities {
     pub(super) delete: Option<NativeDelete>,
     /// Only keys of one slot in one command: a server in cluster mode.
     pub(super) one_slot: bool,
-    /// Scripts may not be run, by this user or on this server.
-    pub(super) no_scripts: bool,
+    /// Scripts cannot be used, by this user or on this server, for want of this right.
+    pub(super) no_scripts: Option<&'static str>,
     /// `SET … IFEQ`: Redis 8.4 and newer, Valkey 8.1 and newer.
     pub(super) set_ifeq: bool,
 }
@@ -69,19 +69,17 @@ pub(super) struct Abilities {
 impl Abilities {
     /// Whether each lease has its own command.
     pub(super) fn one_by_one(&self) -> bool {
-        self.one_slot || self.no_scripts
+        self.one_slot || self.no_scripts.is_some()
     }
 
     /// Whether a lock that is set can be extended and released: a life of a millisecond is as good as a native delete.
     pub(super) fn keeps_locks(&self) -> bool {
-        !self.no_scripts || self.set_ifeq
+        self.no_scripts.is_none() || self.set_ifeq
     }
 
     /// Why an operation is refused before anything is sent, if it is: nothing is set that could not be extended or released.
     pub(super) fn refuses(&self, operation: &Operation) -> Option<ServerMessage> {
-        if !self.no_scripts {
-            return None;
-        }
+        let missing = self.no_scripts?;
         let what = match operation {
             Operation::Claim { fence: Some(_), .. }
             | Operation::Raise { .. }
@@ -94,9 +92,12 @@ impl Abilities {
                 "a lock needs scripts, or SET IFEQ (Redis 8.4, Valkey 8.1) in their place, to be extended and released"
             }
         };
-        Some(format!("scripts are refused here, and {what}: allow EVALSHA and EVAL").into())
+        Some(format!("scripts cannot be used here, and {what}: allow {missing}").into())
     }
 }
+
+/// The rights to run scripts.
+pub(super) const RUN_SCRIPTS: &str = "EVALSHA and EVAL";
 
 /// The servers' own compare-and-delete commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,16 +138,18 @@ pub(super) enum Form {
 
 /// The form for an operation on a server with these abilities.
 pub(super) fn form(operation: &Operation, abilities: Abilities) -> Form {
-    let without_scripts = |form| if abilities.no_scripts { form } else { Form::Digest };
+    let without_scripts = |form| if abilities.no_scripts.is_some() { form } else { Form::Digest };
     match operation {
-        Operation::Claim { fence: None, .. } if abilities.no_scripts && abilities.set_get => Form::SetGet,
+        Operation::Claim { fence: None, .. } if abilities.no_scripts.is_some() && abilities.set_get => {
+            Form::SetGet
+        }
         Operation::Claim { fence: None, .. } => without_scripts(Form::Set),
         Operation::Extend { carry: None, .. } => without_scripts(Form::SetIfEq),
         Operation::Inspect { .. } => without_scripts(Form::Get),
-        Operation::HandOver { .. } if abilities.no_scripts => {
+        Operation::HandOver { .. } if abilities.no_scripts.is_some() => {
             abilities.delete.map_or(Form::SetIfEq, Form::Delete)
         }
-        Operation::Release { .. } if abilities.no_scripts => {
+        Operation::Release { .. } if abilities.no_scripts.is_some() => {
             abilities.delete.map_or(Form::SetIfEq, Form::Delete)
         }
         Operation::Set { .. } if abilities.set_get => Form::SetGet,
@@ -327,7 +330,11 @@ pub(super) fn other_form(form: Form, error: &ServerError, abilities: &mut Abilit
         Form::SetGet if error.code == "NOPERM" => Some(Form::Set),
         Form::Delete(native) if unknown || forbids(error, native.name()) => {
             abilities.delete = None;
-            Some(if abilities.no_scripts && abilities.set_ifeq { Form::SetIfEq } else { Form::Digest })
+            Some(if abilities.no_scripts.is_some() && abilities.set_ifeq {
+                Form::SetIfEq
+            } else {
+                Form::Digest
+            })
         }
         Form::Digest if error.code == "NOSCRIPT" || unknown || forbids(error, "evalsha") => Some(Form::Text),
         _ => None,
@@ -345,7 +352,7 @@ pub(super) fn without_scripts(
     if form != Form::Text || !(unknown || forbids(error, "eval")) {
         return None;
     }
-    abilities.no_scripts = true;
+    abilities.no_scripts = Some(RUN_SCRIPTS);
     let can = abilities.refuses(operation).is_none() && operation.keys() == 1;
     can.then(|| self::form(operation, *abilities))
 }
@@ -381,9 +388,17 @@ pub(super) fn is_refused(error: &RedisError, command: &str) -> bool {
     forbids(&error, &command.to_lowercase()) || (error.code == "ERR" && !is_from_inside(&error))
 }
 
+/// Whether this command is unknown or forbidden, and not just for the key, which may lie outside of the user's pattern.
+pub(super) fn is_missing(error: &RedisError, command: &str) -> bool {
+    let Some(code) = error.code() else { return false };
+    let error = ServerError { code: code.to_owned(), detail: error.detail().unwrap_or_default().to_owned() };
+    forbids(&error, &command.to_lowercase()) || (code == "ERR" && error.detail.starts_with("unknown command"))
+}
+
 /// Whether an error comes from inside a script.
 fn is_from_inside(error: &ServerError) -> bool {
-    let marks = ["script: ", "@user_script", "user_script:", "running script"];
+    let marks =
+        ["script: ", "@user_script", "user_script:", "running script", "executing the script", "in script"];
     marks.iter().any(|mark| error.detail.contains(mark))
 }
 

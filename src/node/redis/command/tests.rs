@@ -52,7 +52,7 @@ fn set_is_the_commands_of_the_field() {
 #[test]
 fn without_scripts_commands_serve() {
     let [set, claim, extend, release] = operations();
-    let no_scripts = Abilities { set_get: true, no_scripts: true, ..Abilities::default() };
+    let no_scripts = Abilities { set_get: true, no_scripts: Some(RUN_SCRIPTS), ..Abilities::default() };
     let able = Abilities { set_ifeq: true, delete: Some(NativeDelete::Delifeq), ..no_scripts };
     let forms = |abilities| [&set, &claim, &extend, &release].map(|operation| form(operation, abilities));
     let delete = Form::Delete(NativeDelete::Delifeq);
@@ -62,7 +62,7 @@ fn without_scripts_commands_serve() {
         assert_eq!(able.refuses(operation), None);
         let why = no_scripts.refuses(operation).expect("nothing stands in their place");
         assert!(why.contains("EVALSHA"), "{why}");
-        assert_eq!(Abilities { no_scripts: false, ..no_scripts }.refuses(operation), None);
+        assert_eq!(Abilities { no_scripts: None, ..no_scripts }.refuses(operation), None);
     }
     let owner = "07070707070707070707070707070707";
     let ifeq = |life: &str| format!("*8 $3 SET $1 k $32 {owner} $4 IFEQ $32 {owner} $3 GET $2 PX {life} ");
@@ -89,12 +89,12 @@ fn refused_scripts_are_done_without() {
     let mut abilities = Abilities { set_ifeq: true, ..Abilities::default() };
     assert_eq!(without_scripts(&extend, Form::Digest, &forbidden, &mut abilities), None);
     assert_eq!(without_scripts(&extend, Form::Text, &error("NOPERM no key"), &mut abilities), None);
-    assert!(!abilities.no_scripts);
+    assert_eq!(abilities.no_scripts, None);
     assert_eq!(without_scripts(&extend, Form::Text, &forbidden, &mut abilities), Some(Form::SetIfEq));
-    assert!(abilities.no_scripts);
+    assert!(abilities.no_scripts.is_some());
     let mut unable = Abilities::default();
     assert_eq!(without_scripts(&extend, Form::Text, &forbidden, &mut unable), None);
-    assert!(unable.no_scripts, "and nothing is set from then on");
+    assert!(unable.no_scripts.is_some(), "and nothing is set from then on");
 }
 
 /// The meaning of nil depends on the form that was sent.
