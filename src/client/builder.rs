@@ -537,7 +537,8 @@ async fn connected(shared: &Shared) -> Result<(), BuildError> {
     }
     // The last one of a quorum may have come in the grace.
     let up = shared.nodes.iter().enumerate();
-    let up = up.filter(|(index, node)| *node.state().borrow() == State::Up && !is_double(shared, *index)).count();
+    let up =
+        up.filter(|(index, node)| *node.state().borrow() == State::Up && !is_double(shared, *index)).count();
     if reached || up >= shared.quorum.needed() { Ok(()) } else { Err(not_connected(shared, limit)) }
 }
 

@@ -98,14 +98,15 @@ async fn nodes_that_forget_together_stand_aside_at_once() {
         let holder = client(&cluster).await;
         a_moment(LOOK).await;
         let guard = clients::held_on_all(&holder, "k").await;
-        cluster.iter().for_each(|server| drop(server.command(forget)));
+        // From before the first of them: on a busy machine the last may forget much later.
         let forgotten = Instant::now();
+        cluster.iter().for_each(|server| drop(server.command(forget)));
         cluster.iter().for_each(|server| drop(server.command(&["DEL", "k"])));
 
         let (took, tries, first) = asked_without_pause(&rival, forgotten).await;
 
         assert!(matches!(first, Some(AcquireError::NodesTooYoung { .. })), "{forget:?}: {first:?}");
-        assert!(took >= DELAY - ms(30), "{forget:?}: a second holder after {took:?} and {tries} tries");
+        assert!(took >= DELAY, "{forget:?}: a second holder after {took:?} and {tries} tries");
         drop(guard);
     }
 }
@@ -119,14 +120,14 @@ async fn no_try_in_five_seconds_after_a_flush_succeeds() {
     let rival = built(|| delayed(cluster.urls()).ttl(ttl)).await;
     until(&rival, SOON, "all count", all_count).await;
     a_moment(LOOK).await;
-    cluster.iter().for_each(|server| drop(server.command(&["FLUSHALL"])));
     let flushed = Instant::now();
+    cluster.iter().for_each(|server| drop(server.command(&["FLUSHALL"])));
 
     let (took, tries, first) = asked_without_pause(&rival, flushed).await;
 
     println!("figure: {tries} tries, the first grant {took:?} after the flush");
     assert!(matches!(first, Some(AcquireError::NodesTooYoung { .. })), "{first:?}");
-    assert!(took >= delay - ms(30), "a grant after {took:?}");
+    assert!(took >= delay, "a grant after {took:?}");
 }
 
 /// On one connection the news of a flush is acted on before the answer to a later SET is weighed: many tries around
