@@ -493,7 +493,8 @@ fn refused(server: &Server, user: &str) -> BTreeSet<String> {
     let of_user = fields.filter(|fields| field(fields, "username") == user);
     // Whether scripts may call a command is asked beforehand, which shows no use of it.
     let used = of_user.filter(|fields| {
-        field(fields, "context") == "lua" || !IN_SCRIPTS.contains(&&*field(fields, "object").to_lowercase())
+        field(fields, "context") != "toplevel"
+            || !IN_SCRIPTS.contains(&&*field(fields, "object").to_lowercase())
     });
     used.map(|fields| field(fields, "object").to_lowercase()).collect()
 }
