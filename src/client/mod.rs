@@ -1,6 +1,7 @@
 //! The client: a set of nodes, and the locks on them.
 
 pub(crate) mod builder;
+mod connect;
 pub(crate) mod error;
 pub(crate) mod guard;
 mod options;

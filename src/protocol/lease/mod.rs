@@ -30,7 +30,7 @@ use crate::protocol::quorum::{NodeId, NodeSet, Quorum};
 use crate::protocol::round::{Round, Verdict, Vote};
 use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl, Validity};
-use crate::protocol::wait_queue::rank::{self, QueueNodes};
+use crate::protocol::wait_queue::rank::QueueNodes;
 use crate::protocol::wait_queue::waiter::QueueVote;
 
 /// What a lease is held to: the numbers of one request.
