@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::protocol::message::{ClientId, HolderValue};
+use crate::protocol::wait_queue::rank;
 use crate::protocol::wait_queue::rank::QueueNodes;
 
 const VOTER: usize = 1;
