@@ -296,6 +296,11 @@ impl Waiter {
         }
     }
 
+    /// Whether it looks for all of its client's at this node.
+    pub fn leads(&self) -> bool {
+        self.leads
+    }
+
     /// It leads from now on, in the place of one that was to look at `look`. A look that is due has just been made by
     /// that one, or is not missed for a beat; only who polls does not wait.
     fn take_lead(&mut self, look: Instant, now: Instant) {
