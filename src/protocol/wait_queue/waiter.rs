@@ -542,7 +542,7 @@ impl Waiter {
     fn stand(&mut self, place: Place, now: Instant) {
         let dropped = place.entered && self.score.is_some();
         self.score = Some(place.score);
-        let mut pause = if self.polls { POLL * (place.before + 1).min(20) } else { BEAT };
+        let mut pause = if self.polls { POLL * place.before.saturating_add(1).min(20) } else { BEAT };
         pause = pause.min(self.beat());
         let remaining = place.holder.as_ref().and_then(|holder| holder.remaining);
         if place.before <= 1 {
