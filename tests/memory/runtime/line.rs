@@ -241,6 +241,36 @@ async fn a_waiter_that_is_not_polled_does_not_stall_its_client() {
     }
 }
 
+/// Law: a future that is kept and polled again keeps its place. One that is dropped and made again goes to the end.
+#[tokio::test(start_paused = true)]
+async fn a_future_that_is_kept_keeps_its_place() {
+    for kept in [true, false] {
+        let cluster = cluster_of(3).await;
+        let redlock = cluster.builder().build().await.unwrap();
+        let other = cluster.builder().build().await.unwrap();
+        let holder = other.acquire(KEY).await.unwrap();
+        let acquire = || Box::pin(redlock.acquire(KEY));
+        let mut first = acquire();
+        assert!(tokio::time::timeout(ms(20), &mut first).await.is_err());
+        let mut second = waiter(&other, ms(9_000));
+        tokio::time::sleep(ms(20)).await;
+        for _ in 0..3 {
+            if !kept {
+                first = acquire();
+            }
+            assert!(tokio::time::timeout(ms(20), &mut first).await.is_err());
+        }
+
+        holder.release().await.unwrap();
+
+        let guard = tokio::select! {
+            guard = &mut first => (true, guard.unwrap()),
+            guard = &mut second => (false, guard.unwrap().unwrap().0),
+        };
+        assert_eq!(guard.0, kept);
+    }
+}
+
 /// Law: a client of another kind is waited for by looking at a sane pace, and by its TTL.
 #[tokio::test(start_paused = true)]
 async fn a_foreign_holder_is_waited_for() {
