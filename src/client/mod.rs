@@ -92,7 +92,25 @@ impl Redlock {
     /// # Cancellation safety
     ///
     /// Dropping the future gives the lock up: whatever was set is deleted on every node that it may have reached,
-    /// in the background.
+    /// in the background. The place in the wait queue is lost, too: the next acquire of that key stands at the end.
+    ///
+    /// To wait and do other work in a loop, make the future once and poll it again. It keeps its place:
+    ///
+    /// ```no_run
+    /// # async fn tick() {}
+    /// # async fn example(redlock: redquorum::Redlock) -> Result<(), redquorum::AcquireError> {
+    /// let mut acquire = std::pin::pin!(redlock.acquire("orders"));
+    /// let guard = loop {
+    ///     tokio::select! {
+    ///         guard = &mut acquire => break guard?,
+    ///         () = tick() => {}
+    ///     }
+    /// };
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A future that is kept must be polled. One that is not may get the lock without knowing, until the TTL ends.
     ///
     /// # Fairness
     ///

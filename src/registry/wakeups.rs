@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
+use tokio::sync::Notify;
 
 use super::{Debts, Mailbox, Notice};
 use crate::clock::Clock;
 use crate::protocol::message::{ClientId, Key, Owner};
 use crate::protocol::quorum::NodeId;
+use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::group::{Groups, Stand};
 use crate::protocol::wait_queue::signal::Signal;
 use crate::protocol::wait_queue::waiter::Waiter;
@@ -20,6 +22,8 @@ pub(crate) struct Wakeups {
     clock: Clock,
     debts: Arc<Debts>,
     waiters: Mutex<Waiters>,
+    /// A waiter has come that another one looks for.
+    led: Notify,
 }
 
 #[derive(Debug)]
@@ -46,7 +50,7 @@ pub(crate) struct Seat {
 impl Wakeups {
     pub(crate) fn new(client: ClientId, clock: Clock, debts: Arc<Debts>) -> Arc<Self> {
         let waiters = Waiters { groups: Groups::new(client), mailboxes: HashMap::new() };
-        Arc::new(Self { client, clock, debts, waiters: Mutex::new(waiters) })
+        Arc::new(Self { client, clock, debts, waiters: Mutex::new(waiters), led: Notify::new() })
     }
 
     /// The client as the queues know it.
@@ -81,6 +85,26 @@ impl Wakeups {
     pub(crate) fn stand(&self, waiter: &mut Waiter, stand: Stand) {
         let now = self.clock.now();
         self.change(|groups| groups.stand(waiter, stand, now));
+        if !waiter.leads() {
+            self.led.notify_one();
+        }
+    }
+
+    /// Waits until there is a leader that others depend on. Returns when it is overdue.
+    pub(crate) async fn led(&self) -> Instant {
+        loop {
+            let due = self.lock().groups.poll_timeout();
+            match due {
+                Some(due) => return due,
+                None => self.led.notified().await,
+            }
+        }
+    }
+
+    /// As [`Groups::handle_timeout`].
+    pub(crate) fn replace_overdue(&self) {
+        let now = self.clock.now();
+        self.change(|groups| groups.handle_timeout(now));
     }
 
     /// As [`Groups::handle_usable`].
@@ -118,12 +142,14 @@ impl Drop for Listening {
 impl Seat {
     /// The waiter goes on under another owner, at the node `to`.
     pub(crate) fn move_on(self, to: NodeId) {
-        self.wakeups.change(|groups| groups.move_on(self.owner, to));
+        let now = self.wakeups.clock.now();
+        self.wakeups.change(|groups| groups.move_on(self.owner, to, now));
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.wakeups.change(|groups| groups.leave(self.owner));
+        let now = self.wakeups.clock.now();
+        self.wakeups.change(|groups| groups.leave(self.owner, now));
     }
 }

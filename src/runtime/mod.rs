@@ -7,6 +7,7 @@ pub(crate) mod driver;
 pub(crate) mod inspect;
 pub(crate) mod janitor;
 pub(crate) mod loss;
+mod overdue;
 pub(crate) mod renewal;
 pub(crate) mod resume;
 pub(crate) mod shared;

@@ -20,11 +20,12 @@ use crate::protocol::restart::RestartDelay;
 use crate::registry::{ContendedKeys, Debts, NodeTable, Wakeups};
 use crate::runtime::alarm::Alarm;
 use crate::runtime::janitor;
+use crate::runtime::overdue;
 use crate::runtime::renewal::{self, Renewal};
 use crate::runtime::shared::Shared;
 use crate::runtime::worst_round_trip::WorstRoundTrip;
 
-/// Starts the tasks of a client: one per node, the janitor, and the renewal.
+/// Starts the tasks of a client: one per node, the janitor, the renewal, and the one that replaces overdue leaders.
 pub(crate) fn start(
     nodes: Vec<Address>,
     quorum: Quorum,
@@ -84,6 +85,7 @@ pub(crate) fn start(
         wakeups.clone(),
     );
     tokio::spawn(tidying);
+    tokio::spawn(overdue::run(wakeups.clone(), clock.clone(), shutdown.clone()));
     let (renewal, orders) = Renewal::channel();
     tokio::spawn(renewal::run(nodes.clone(), orders, clock.clone(), shutdown.clone()));
     let shared = Shared {

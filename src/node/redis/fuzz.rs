@@ -23,12 +23,14 @@ use super::session::{is_echo, read};
 use crate::clock::Clock;
 use crate::protocol::fencing::{Carry, END, Fence, FencingToken, Retention};
 use crate::protocol::message::{
-    ClientId, Extension, Extensions, HolderValue, Key, Operation, Owner, Reply, Unknown,
+    ClientId, ConnectionId, Extension, Extensions, HolderValue, Key, Operation, Owner, Reply, Unknown,
 };
 use crate::protocol::quorum::{NodeId, Quorum};
 use crate::protocol::restart::RestartDelay;
 use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl};
+use crate::protocol::wait_queue::rank::{NodeName, rank};
+use crate::protocol::wait_queue::waiter::{BEAT, Event, Waiter, WaiterSettings};
 use crate::registry::NodeTable;
 
 /// No input takes longer, on however busy a machine.
@@ -384,6 +386,9 @@ fn is_fit_to_be_shown(message: &str) -> bool {
 
 /// What has to hold for any reply.
 fn check_reply(operation: &Operation, reply: &Reply) {
+    if let Operation::Queue { .. } = operation {
+        [false, true].into_iter().for_each(|polls| check_waiter(reply, polls));
+    }
     match reply {
         Reply::Each(each) => {
             let Operation::ExtendAll { extensions } = operation else { panic!("each of one") };
@@ -403,6 +408,35 @@ fn check_reply(operation: &Operation, reply: &Reply) {
             assert!(is_fit_to_be_shown(message), "{message:?}");
         }
         _ => {}
+    }
+}
+
+/// Whatever a node answers to a look, the waiter goes on: it claims, leaves, or looks again after 1 ms to 1.05 s.
+fn check_waiter(reply: &Reply, polls: bool) {
+    let (now, connection) = (Instant::from_nanos(1), ConnectionId(1));
+    let names = [Some(NodeName::of(b"a")), Some(NodeName::of(b"b")), Some(NodeName::of(b"c"))];
+    let ranks = rank(b"k", &names, Quorum::of(3).expect("three nodes"));
+    let habits = WaiterSettings {
+        client: ClientId::from_bytes([1; 16]),
+        hand_over: Ttl::unchecked(Duration::from_millis(500)),
+        reply_timeout: Duration::from_millis(200),
+        drift: Drift::default(),
+    };
+    let mut waiter = Waiter::new(Key::new(*b"k"), ranks, habits, 7);
+    waiter.supply(OWNER, polls, now);
+    while let Some(send) = waiter.poll_send() {
+        waiter.handle_sent(send.call, Ok(connection), now);
+        waiter.handle_reply(send.call, connection, reply.clone(), now);
+    }
+    match (waiter.poll_event(), waiter.poll_timeout()) {
+        (Some(Event::Claim(_)), None) => assert_eq!(*reply, Reply::Voted),
+        (Some(Event::Unable(_)), None) => assert!(!matches!(reply, Reply::Queued(_))),
+        (event, Some(due)) => {
+            let pause = due.since(now);
+            assert!(pause >= Duration::from_millis(1) && pause <= BEAT, "{reply:?}: {event:?}, {pause:?}");
+        }
+        (None, None) => assert!(waiter.wants_owner(), "{reply:?}"),
+        (event, None) => panic!("{reply:?}: {event:?}"),
     }
 }
 

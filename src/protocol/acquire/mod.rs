@@ -103,12 +103,14 @@ enum State {
     Pausing {
         until: Instant,
     },
-    /// The last attempt failed by the restart delay. `again` after a first look.
+    /// The last attempt, or claim from the queue, failed by the restart delay. `again` after a first look.
     Looking {
         again: bool,
+        queued: bool,
     },
     TooYoung {
         until: Instant,
+        queued: bool,
     },
     Over {
         waited: Option<Duration>,
@@ -185,7 +187,7 @@ impl Acquisition {
         match self.state {
             State::Attempting => Step::Attempt(self.asking),
             State::Queueing => Step::Queue { until: self.deadline },
-            State::Pausing { until } | State::TooYoung { until } => Step::Sleep(until),
+            State::Pausing { until } | State::TooYoung { until, .. } => Step::Sleep(until),
             State::Looking { .. } => Step::Look,
             State::Over { .. } => Step::Fail,
         }
@@ -216,18 +218,21 @@ impl Acquisition {
         }
     }
 
-    /// A claim from the queue failed. The waiter stays there, unless this ends the wait: a wait that is over begins
-    /// nothing more.
+    /// A claim from the queue failed. The waiter stays there, with two exceptions. A wait that is over begins nothing more.
+    /// If the claim failed by the restart delay, the waiter leaves the queue and enters it again after the delay: until then
+    /// each head would claim in vain.
     pub fn handle_claim_failed(&mut self, failed: Failed, now: Instant) {
         if self.state != State::Queueing {
             return;
         }
-        let is_final = failed.is_final();
+        let (is_final, failure) = (failed.is_final(), failed.failure);
         self.last = Some(Box::new(failed));
         if is_final {
             self.state = State::Over { waited: None };
         } else if now >= self.deadline {
             self.wait_is_over(now);
+        } else if matches!(failure, Failure::TooYoung { .. }) {
+            self.state = State::Looking { again: false, queued: true };
         }
     }
 
@@ -251,8 +256,9 @@ impl Acquisition {
     /// As long as a quorum of them does not count, no attempt is made, and they are looked at again. If time is all that is
     /// missing and there is not enough of it, this is known at the first look.
     pub fn handle_outlook(&mut self, outlook: Outlook, random: u64, now: Instant) {
-        let State::Looking { again } = self.state else { return };
+        let State::Looking { again, queued } = self.state else { return };
         let until = match outlook {
+            Outlook::Open if again && queued => return self.state = State::Queueing,
             Outlook::Open if again => return self.state = State::Attempting,
             Outlook::Open => return self.pause(random, now),
             _ if now >= self.deadline => return self.state = State::Attempting,
@@ -262,14 +268,17 @@ impl Acquisition {
             Outlook::Surely(until) => until,
             Outlook::Perhaps => Instant::FAR_FUTURE,
         };
-        self.state = State::TooYoung { until: until.min(self.deadline).min(now.after(LOOK_AGAIN)) };
+        let until = until.min(self.deadline).min(now.after(LOOK_AGAIN));
+        self.state = State::TooYoung { until, queued };
     }
 
     /// The moment of [`Step::Sleep`] has come, or that of [`Step::Queue`].
     pub fn handle_timeout(&mut self, now: Instant) {
         match self.state {
             State::Pausing { until } if now >= until => self.state = State::Attempting,
-            State::TooYoung { until } if now >= until => self.state = State::Looking { again: true },
+            State::TooYoung { until, queued } if now >= until => {
+                self.state = State::Looking { again: true, queued };
+            }
             State::Queueing if now >= self.deadline => self.wait_is_over(now),
             _ => {}
         }
@@ -294,7 +303,7 @@ impl Acquisition {
     /// After a failure that a stay in the queue does not help, or without a queue.
     fn step_back(&mut self, random: u64, now: Instant) {
         match self.last.as_ref().map(|last| last.failure) {
-            Some(Failure::TooYoung { .. }) => self.state = State::Looking { again: false },
+            Some(Failure::TooYoung { .. }) => self.state = State::Looking { again: false, queued: false },
             _ => self.pause(random, now),
         }
     }

@@ -225,11 +225,11 @@ fn spent_tokens_are_final() {
     }
 }
 
-/// Any other claim that failed leaves the waiter in the queue.
+/// A claim that failed otherwise leaves the waiter in the queue.
 #[test]
 fn a_failed_claim_stays_in_the_queue() {
     let mut acquisition = queueing();
-    for failure in [contended(), unavailable(), young()] {
+    for failure in [contended(), unavailable()] {
         acquisition.handle_claim_failed(failure, at(2_000));
         assert_eq!(acquisition.step(), QUEUE);
     }
@@ -355,6 +355,36 @@ fn a_guarded_wait_ends_with_an_attempt() {
     acquisition.handle_timeout(at(6_000));
     acquisition.handle_outlook(Outlook::Perhaps, 0, at(6_000));
     assert_eq!(acquisition.step(), SET);
+}
+
+/// A claim from the queue that failed by the restart delay: nothing is claimed until the delay is over, and then the queue is
+/// entered again. If the wait ends before, it fails at once.
+#[test]
+fn a_claim_that_failed_by_the_delay_waits_for_its_end() {
+    let claimed = || {
+        let mut acquisition = queueing();
+        acquisition.handle_claim_failed(young(), at(1_010));
+        assert_eq!(acquisition.step(), Step::Look);
+        acquisition
+    };
+    let mut acquisition = claimed();
+    acquisition.handle_outlook(Outlook::Surely(at(6_001)), 0, at(1_010));
+    assert_eq!(acquisition.step(), Step::Fail);
+    assert_eq!(acquisition.into_end().waited, None);
+
+    let mut acquisition = claimed();
+    acquisition.handle_outlook(Outlook::Surely(at(1_100)), 0, at(1_010));
+    assert_eq!(acquisition.step(), Step::Sleep(at(1_100)));
+    acquisition.handle_timeout(at(1_100));
+    acquisition.handle_outlook(Outlook::Perhaps, 0, at(1_100));
+    assert_eq!(acquisition.step(), Step::Sleep(at(1_350)));
+    acquisition.handle_timeout(at(1_350));
+    acquisition.handle_outlook(Outlook::Open, 0, at(1_350));
+    assert_eq!(acquisition.step(), QUEUE);
+
+    let mut acquisition = queueing();
+    acquisition.handle_claim_failed(young(), at(6_000));
+    assert_eq!(acquisition.step(), Step::Fail, "the wait is over");
 }
 
 /// Nodes that count by the time of the first look, or too few of which are known, are asked after a pause.

@@ -2,6 +2,7 @@
 //!
 //! The waiters of one client for one key at one node are a *group*. Its best-placed member *leads*: it looks once a second
 //! for all of them, which is also the client's sign of life. The others sleep without a timer for it, however many they are.
+//! A leader that does not look when it should loses the lead: its task may not be polled.
 //!
 //! Knows owners, places and groups; no mailbox, no task and no clock. All of it is advice: a waiter that misses a signal
 //! looks within a second.
@@ -16,10 +17,13 @@ use crate::protocol::time::Instant;
 use crate::protocol::validity::{Drift, Ttl};
 use crate::protocol::wait_queue::rank::QUEUE_LIFE;
 use crate::protocol::wait_queue::signal::Signal;
-use crate::protocol::wait_queue::waiter::Waiter;
+use crate::protocol::wait_queue::waiter::{BEAT, Waiter};
 
 /// The length of a hand-over by a client that only passes on what was not meant for it.
 const PASSED_ON: Duration = Duration::from_millis(500);
+
+/// A leader loses the lead this long after it should have looked or claimed: its task is not polled.
+const OVERDUE: Duration = Duration::from_millis(400);
 
 /// What the answer to a look told of a waiter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +41,8 @@ pub struct Stand {
 /// # Contract
 ///
 /// A waiter is known by its owner, and by another one as soon as its owner changes: what is meant for the earlier one is
-/// lost. Mutate once, then drain: after each call, deliver what [`Groups::poll_signal`] gives out until it is empty.
+/// lost. Mutate once, then drain: after each call, deliver what [`Groups::poll_signal`] gives out until it is empty. Call
+/// [`Groups::handle_timeout`] at [`Groups::poll_timeout`].
 #[derive(Debug)]
 pub struct Groups {
     client: ClientId,
@@ -64,8 +69,22 @@ struct Group {
     members: BTreeSet<(u64, Owner)>,
     /// When the member that leads looks next.
     look: Instant,
+    /// Since when the member that leads has this node's vote and has not claimed.
+    woken: Option<Instant>,
     /// The nodes that rank better for this key.
     better: NodeSet,
+}
+
+impl Group {
+    fn leader(&self) -> Option<Owner> {
+        self.members.first().map(|(_, owner)| *owner)
+    }
+
+    /// When the member that leads loses the lead. Another one can lead only if there is one.
+    fn overdue(&self) -> Option<Instant> {
+        let acts = self.woken.map_or(self.look, |woken| woken.min(self.look));
+        (self.members.len() > 1).then(|| acts.after(OVERDUE))
+    }
 }
 
 impl Groups {
@@ -93,7 +112,11 @@ impl Groups {
     /// the vote came too late for it, and a release passes it on.
     #[must_use = "the vote is passed on by settling this"]
     pub fn handle_wake_up(&mut self, node: NodeId, owner: Owner, key: Key, now: Instant) -> Option<Debt> {
-        if self.owners.get(&owner).is_some_and(|place| place.listens) {
+        if let Some(place) = self.owners.get(&owner).filter(|place| place.listens) {
+            let group = place.group.as_ref().and_then(|(name, _)| self.groups.get_mut(name));
+            if let Some(group) = group.filter(|group| group.leader() == Some(owner)) {
+                group.woken.get_or_insert(now);
+            }
             self.signals.push_back((owner, Signal::Woken));
             return None;
         }
@@ -109,7 +132,7 @@ impl Groups {
         let (owner, better) = (waiter.owner(), waiter.better());
         let name = (waiter.node(), waiter.key().clone());
         let look = waiter.poll_timeout().unwrap_or(Instant::FAR_FUTURE);
-        let leads = self.take_place(&name, (stand.score, owner), look, better);
+        let leads = self.take_place(&name, (stand.score, owner), look, better, now);
         waiter.set_leads(leads, look);
         if !leads {
             return;
@@ -125,7 +148,14 @@ impl Groups {
     }
 
     /// Whether this member leads its group now.
-    fn take_place(&mut self, name: &GroupName, member: (u64, Owner), look: Instant, better: NodeSet) -> bool {
+    fn take_place(
+        &mut self,
+        name: &GroupName,
+        member: (u64, Owner),
+        look: Instant,
+        better: NodeSet,
+        now: Instant,
+    ) -> bool {
         let (score, owner) = member;
         let place = self.owners.entry(owner).or_default();
         let stays = place.group.as_ref().is_some_and(|(group, old)| group == name && *old == score);
@@ -138,48 +168,75 @@ impl Groups {
         }
         let leads = before.is_none_or(|first| first >= member);
         if leads {
-            group.look = look;
+            (group.look, group.woken) = (look, None);
         }
         if let Some((_, led)) = before.filter(|first| *first > member) {
             self.signals.push_back((led, Signal::Leads(None)));
         }
         if let Some((group, score)) = earlier {
-            self.remove(&group, (score, owner));
+            self.remove(&group, (score, owner), now);
         }
         leads
     }
 
     /// The waiter of `owner` goes on under another one at the node `to`. If it leaves this node's queue for another's, the
     /// others of its group find out why.
-    pub fn move_on(&mut self, owner: Owner, to: NodeId) {
+    pub fn move_on(&mut self, owner: Owner, to: NodeId, now: Instant) {
         let group = self.owners.get(&owner).and_then(|place| place.group.as_ref());
         if let Some((name, _)) = group.filter(|((node, _), _)| *node != to) {
             let name = name.clone();
             self.tell(&name, Some(owner), Signal::Nudged);
         }
-        self.leave(owner);
+        self.leave(owner, now);
     }
 
     /// The waiter of `owner` claims, or gives up: it is no member of its group any more. If it led, the next one does.
-    pub fn leave(&mut self, owner: Owner) {
+    pub fn leave(&mut self, owner: Owner, now: Instant) {
         let Some(place) = self.owners.get_mut(&owner) else { return };
         let Some((name, score)) = place.group.take() else { return };
         if !place.listens {
             self.owners.remove(&owner);
         }
-        self.remove(&name, (score, owner));
+        self.remove(&name, (score, owner), now);
     }
 
-    fn remove(&mut self, name: &GroupName, member: (u64, Owner)) {
+    fn remove(&mut self, name: &GroupName, member: (u64, Owner), now: Instant) {
         let Some(group) = self.groups.get_mut(name) else { return };
         let led = group.members.first() == Some(&member);
         group.members.remove(&member);
         let look = group.look;
+        if led {
+            // As the next leader does: a look that is due has just been made.
+            group.look = if look <= now { now.after(BEAT) } else { look };
+            group.woken = None;
+        }
         match group.members.first() {
             None => _ = self.groups.remove(name),
             Some((_, next)) if led => self.signals.push_back((*next, Signal::Leads(Some(look)))),
             Some(_) => {}
         }
+    }
+
+    /// Leaders that are overdue lose the lead, and leave their group until they look again. The next member looks at once.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for group in self.groups.values_mut() {
+            if group.overdue().is_none_or(|overdue| now < overdue) {
+                continue;
+            }
+            let late = group.members.pop_first();
+            if let Some(place) = late.and_then(|(_, owner)| self.owners.get_mut(&owner)) {
+                place.group = None;
+            }
+            (group.look, group.woken) = (now, None);
+            let next = group.leader().into_iter();
+            let signals = [Signal::Leads(Some(now)), Signal::Nudged];
+            self.signals.extend(next.flat_map(|owner| signals.map(|signal| (owner, signal))));
+        }
+    }
+
+    /// When the next leader is overdue.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.groups.values().filter_map(Group::overdue).min()
     }
 
     /// A node takes work again, perhaps over a new connection, on which wake-ups may have been missed: the leaders there

@@ -296,6 +296,11 @@ impl Waiter {
         }
     }
 
+    /// Whether it looks for all of its client's at this node.
+    pub fn leads(&self) -> bool {
+        self.leads
+    }
+
     /// It leads from now on, in the place of one that was to look at `look`. A look that is due has just been made by
     /// that one, or is not missed for a beat; only who polls does not wait.
     fn take_lead(&mut self, look: Instant, now: Instant) {
@@ -537,7 +542,7 @@ impl Waiter {
     fn stand(&mut self, place: Place, now: Instant) {
         let dropped = place.entered && self.score.is_some();
         self.score = Some(place.score);
-        let mut pause = if self.polls { POLL * (place.before + 1).min(20) } else { BEAT };
+        let mut pause = if self.polls { POLL * place.before.saturating_add(1).min(20) } else { BEAT };
         pause = pause.min(self.beat());
         let remaining = place.holder.as_ref().and_then(|holder| holder.remaining);
         if place.before <= 1 {

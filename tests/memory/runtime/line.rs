@@ -207,6 +207,70 @@ async fn a_lost_wake_up_costs_a_second_at_most() {
     assert!(granted - released < ms(1_100), "{:?}", granted - released);
 }
 
+/// Law: a waiter that is not polled keeps its place and its vote for some hundred milliseconds, not the lock from the
+/// others of its client. The same if it is never polled again.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_is_not_polled_does_not_stall_its_client() {
+    for (stalled, limit) in [(1, ms(2_000)), (2, ms(3_000))] {
+        for released_after in (0..3_000).step_by(60) {
+            let cluster = cluster_of(3).await;
+            let redlock = cluster.builder().build().await.unwrap();
+            let other = cluster.builder().build().await.unwrap();
+            let holder = other.acquire(KEY).await.unwrap();
+            let mut unpolled = Vec::new();
+            for _ in 0..stalled {
+                let request = redlock.lock(KEY).wait(ms(60_000));
+                let mut waits = Box::pin(async move { request.await });
+                assert!(tokio::time::timeout(ms(50), &mut waits).await.is_err());
+                unpolled.push(waits);
+            }
+            let waiting = waiter(&redlock, ms(60_000));
+            tokio::time::sleep(ms(50 + released_after)).await;
+
+            let released = Instant::now();
+            holder.release().await.unwrap();
+
+            let (guard, granted) = waiting.await.unwrap().unwrap();
+            let took = granted - released;
+            assert!(took < limit, "{stalled} not polled, released after {released_after} ms: {took:?}");
+            guard.release().await.unwrap();
+            drop(unpolled);
+            nothing_is_left(&cluster, &redlock, "waiters that were not polled").await;
+            assert_eq!(self::waiting(&cluster), 0);
+        }
+    }
+}
+
+/// Law: a future that is kept and polled again keeps its place. One that is dropped and made again goes to the end.
+#[tokio::test(start_paused = true)]
+async fn a_future_that_is_kept_keeps_its_place() {
+    for kept in [true, false] {
+        let cluster = cluster_of(3).await;
+        let redlock = cluster.builder().build().await.unwrap();
+        let other = cluster.builder().build().await.unwrap();
+        let holder = other.acquire(KEY).await.unwrap();
+        let acquire = || Box::pin(redlock.acquire(KEY));
+        let mut first = acquire();
+        assert!(tokio::time::timeout(ms(20), &mut first).await.is_err());
+        let mut second = waiter(&other, ms(9_000));
+        tokio::time::sleep(ms(20)).await;
+        for _ in 0..3 {
+            if !kept {
+                first = acquire();
+            }
+            assert!(tokio::time::timeout(ms(20), &mut first).await.is_err());
+        }
+
+        holder.release().await.unwrap();
+
+        let guard = tokio::select! {
+            guard = &mut first => (true, guard.unwrap()),
+            guard = &mut second => (false, guard.unwrap().unwrap().0),
+        };
+        assert_eq!(guard.0, kept);
+    }
+}
+
 /// Law: a client of another kind is waited for by looking at a sane pace, and by its TTL.
 #[tokio::test(start_paused = true)]
 async fn a_foreign_holder_is_waited_for() {

@@ -193,10 +193,11 @@ impl World {
         // The turn of a head comes with the end of the holder's key.
         let urged = waiter.urged || waiter.place.is_some_and(|(.., before)| before <= 1);
         let client = waiter.client;
+        let now = self.client_now(client);
         let groups = &mut self.clients[client].groups;
         match to {
-            Some(to) => groups.move_on(owner, to),
-            None => groups.leave(owner),
+            Some(to) => groups.move_on(owner, to, now),
+            None => groups.leave(owner, now),
         }
         self.deliver_signals(client, urged);
     }

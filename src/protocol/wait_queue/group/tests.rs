@@ -5,7 +5,7 @@ use crate::protocol::message::{ConnectionId, Holder, Operation, Place as QueuePl
 use crate::protocol::quorum::Quorum;
 use crate::protocol::wait_queue::rank::{NodeName, Ranks, rank};
 use crate::protocol::wait_queue::signal::Signals;
-use crate::protocol::wait_queue::waiter::{BEAT, WaiterSettings};
+use crate::protocol::wait_queue::waiter::WaiterSettings;
 
 const C1: ConnectionId = ConnectionId(1);
 
@@ -121,11 +121,11 @@ fn what_is_forgotten_leaves_nothing() {
     groups.stand(&mut waiter, stand(10), at(0));
     groups.forget(owner(1));
     assert!(groups.handle_wake_up(NodeId::new(0), owner(1), key(), at(1)).is_some());
-    groups.leave(owner(1));
+    groups.leave(owner(1), at(500));
     assert!(groups.owners.is_empty() && groups.groups.is_empty());
 
     groups.listen(owner(2));
-    groups.leave(owner(2));
+    groups.leave(owner(2), at(500));
     assert!(
         groups.handle_wake_up(NodeId::new(0), owner(2), key(), at(1)).is_none(),
         "listened for as before"
@@ -167,13 +167,82 @@ fn the_lead_passes_on_with_its_look() {
         groups.stand(waiter, stand(score), at(500));
     }
     let look = first.poll_timeout().expect("it leads");
-    groups.leave(owner(2));
+    groups.leave(owner(2), at(500));
     assert!(signals(&mut groups).is_empty());
-    groups.leave(owner(1));
+    groups.leave(owner(1), at(500));
     assert_eq!(signals(&mut groups), [(owner(3), Signal::Leads(Some(look)))]);
-    groups.leave(owner(1));
-    groups.leave(owner(3));
+    groups.leave(owner(1), at(500));
+    groups.leave(owner(3), at(500));
     assert!(signals(&mut groups).is_empty() && groups.groups.is_empty());
+}
+
+/// A leader that does not look is overdue 400 ms after its look: the next one leads and looks at once. If that one does
+/// not look either, the third does. A leader that looks again leads again.
+#[test]
+fn an_overdue_leader_loses_the_lead() {
+    let mut groups = groups();
+    let mut waiters = [1, 2, 3].map(|number| standing(number, 10 * u64::from(number), at(0)));
+    groups.stand(&mut waiters[0], stand(10), at(0));
+    assert_eq!(groups.poll_timeout(), None, "there is no other to lead");
+    groups.stand(&mut waiters[1], stand(20), at(0));
+    groups.stand(&mut waiters[2], stand(30), at(0));
+    let overdue = waiters[0].poll_timeout().expect("it leads").after(OVERDUE);
+    assert_eq!(groups.poll_timeout(), Some(overdue));
+
+    groups.handle_timeout(overdue.before(Duration::from_nanos(1)));
+    assert!(signals(&mut groups).is_empty());
+    groups.handle_timeout(overdue);
+    let led = |number, now| [(owner(number), Signal::Leads(Some(now))), (owner(number), Signal::Nudged)];
+    assert_eq!(signals(&mut groups), led(2, overdue));
+    let again = overdue.after(OVERDUE);
+    assert_eq!(groups.poll_timeout(), Some(again));
+    groups.handle_timeout(again);
+    assert_eq!(signals(&mut groups), led(3, again));
+    assert_eq!(groups.poll_timeout(), None, "the last one keeps the lead");
+
+    let mut first = standing(1, 10, again);
+    groups.stand(&mut first, stand(10), again);
+    assert!(leads(&first));
+    assert_eq!(signals(&mut groups), [(owner(3), Signal::Leads(None))]);
+}
+
+/// A leader that has the vote and does not claim is overdue 400 ms after its wake-up. One that claims is not.
+#[test]
+fn a_woken_leader_that_does_not_claim_loses_the_lead() {
+    for claims in [true, false] {
+        let mut groups = groups();
+        let (mut first, mut second, mut third) =
+            (standing(1, 10, at(0)), standing(2, 20, at(0)), standing(3, 30, at(0)));
+        for (waiter, score) in [(&mut first, 10), (&mut second, 20), (&mut third, 30)] {
+            groups.listen(owner((score / 10) as u8));
+            groups.stand(waiter, stand(score), at(0));
+        }
+        let look = first.poll_timeout().expect("it leads");
+        assert_eq!(groups.handle_wake_up(NodeId::new(0), owner(2), key(), at(50)), None);
+        assert_eq!(groups.poll_timeout(), Some(look.after(OVERDUE)), "it does not lead");
+        assert_eq!(groups.handle_wake_up(NodeId::new(0), owner(1), key(), at(100)), None);
+        assert_eq!(groups.poll_timeout(), Some(at(100).after(OVERDUE)));
+        if claims {
+            groups.leave(owner(1), at(101));
+            assert_eq!(groups.poll_timeout(), Some(look.after(OVERDUE)));
+        }
+        signals(&mut groups);
+        groups.handle_timeout(at(500));
+        let next = signals(&mut groups).first().map(|(owner, _)| *owner);
+        assert_eq!(next, (!claims).then_some(owner(2)));
+    }
+}
+
+/// The lead that passes on with a look that is due is overdue by the look that follows.
+#[test]
+fn a_new_leader_is_overdue_by_its_own_look() {
+    let mut groups = groups();
+    let mut waiters = [1, 2, 3].map(|number| standing(number, 10 * u64::from(number), at(0)));
+    for (waiter, score) in waiters.iter_mut().zip([10, 20, 30]) {
+        groups.stand(waiter, stand(score), at(0));
+    }
+    groups.leave(owner(1), at(1_200));
+    assert_eq!(groups.poll_timeout(), Some(at(1_200).after(BEAT).after(OVERDUE)));
 }
 
 /// A waiter whose place at the same node changes is a member once.
@@ -260,7 +329,7 @@ fn who_moves_on_tells_the_others() {
         groups.stand(&mut first, stand(10), at(0));
         groups.stand(&mut second, stand(20), at(0));
         let look = first.poll_timeout().expect("it leads");
-        groups.move_on(owner(1), to);
+        groups.move_on(owner(1), to, at(0));
         let lead = (owner(2), Signal::Leads(Some(look)));
         let told = signals(&mut groups);
         match to == elsewhere {
@@ -269,7 +338,7 @@ fn who_moves_on_tells_the_others() {
         }
     }
     let mut groups = groups();
-    groups.move_on(owner(1), best);
+    groups.move_on(owner(1), best, at(0));
     assert!(signals(&mut groups).is_empty(), "it had no place");
 }
 

@@ -270,6 +270,8 @@ fn looks_follow_place_and_holder() {
         (false, 0, held_for(9_000, other()), (100, 100)),
         (false, 0, held_for(40, other()), (41, 41)),
         (false, 1, held_for(9_000, other()), beat),
+        (false, u32::MAX, held_for(300, ours()), beat),
+        (true, u32::MAX, None, (1_000, 1_000)),
         (true, 0, None, (50, 50)),
         (true, 3, None, (200, 200)),
         (true, 19, None, (1_000, 1_000)),
@@ -278,6 +280,39 @@ fn looks_follow_place_and_holder() {
         let waiter = standing(polls, place(before, holder.clone()));
         let pause = waiter.poll_timeout().expect("a look").since(at(1)).as_millis() as u64;
         assert!((least..=most).contains(&pause), "polls {polls}, {before} before, {holder:?}: {pause} ms");
+    }
+}
+
+/// Rule 10: whatever a node answers, a waiter does not panic, and looks no more than once a millisecond.
+#[test]
+fn any_answer_to_a_look_is_survived() {
+    let numbers = [0, 1, 2, u64::from(u32::MAX) - 1, u64::from(u32::MAX), u64::MAX - 1, u64::MAX];
+    let lives = [Duration::ZERO, Duration::from_nanos(1), Duration::MAX];
+    let holders =
+        lives.map(|left| Some(Holder { value: HolderValue::Owner(owner(8)), remaining: Some(left) }));
+    let holders = [None, Some(Holder::UNNAMED)].into_iter().chain(holders);
+    for holder in holders {
+        for (before, score) in numbers.iter().flat_map(|before| numbers.map(|score| (*before, score))) {
+            for polls in [false, true] {
+                for entered in [false, true] {
+                    let mut waiter = asking();
+                    waiter.polls = polls;
+                    let mut now = at(1);
+                    for _ in 0..3 {
+                        let before = before as u32;
+                        let place = Place { before, score, entered, holder: holder.clone() };
+                        let (call, _) = drain(&mut waiter, C1, now).remove(0);
+                        waiter.handle_reply(call, C1, Reply::Queued(place.clone()), now);
+                        assert!(matches!(waiter.poll_event(), Some(Event::Standing { .. })), "{place:?}");
+                        let due = waiter.poll_timeout().expect("a look");
+                        let pause = due.since(now);
+                        assert!(pause >= Duration::from_millis(1) && pause <= BEAT, "{place:?}: {pause:?}");
+                        now = due;
+                        waiter.handle_timeout(now);
+                    }
+                }
+            }
+        }
     }
 }
 
