@@ -76,7 +76,7 @@ macro_rules! fault {
 }
 
 /// Everything that is looked for, in the order in which it should be mended.
-pub const FAULTS: [Fault; 32] = [
+pub const FAULTS: [Fault; 37] = [
     fault!(
         "unreachable",
         Danger,
@@ -95,6 +95,12 @@ pub const FAULTS: [Fault; 32] = [
         Danger,
         of_sets::copied_data,
         "a node that was started from another's data carries its marker: the two are taken for one, and one of them does not vote"
+    ),
+    fault!(
+        "several-servers",
+        Danger,
+        of_nodes::several_servers,
+        "servers that answer in turn at one address do not know of each other's locks, and have no vote"
     ),
     fault!(
         "replica",
@@ -196,6 +202,12 @@ pub const FAULTS: [Fault; 32] = [
         "while the file is rewritten nothing is written to disk, and a crash then forgets locks"
     ),
     fault!(
+        "aof-load-truncated",
+        Warning,
+        of_nodes::aof_load_truncated,
+        "a file that was cut is loaded without its end: the node forgets what it confirmed, and is taken for one that keeps everything"
+    ),
+    fault!(
         "eviction-armed",
         Warning,
         of_nodes::eviction_armed,
@@ -218,6 +230,18 @@ pub const FAULTS: [Fault; 32] = [
         Warning,
         of_nodes::line_command_refused,
         "without this command waiting, the restart delay or waking up is done without"
+    ),
+    fault!(
+        "no-scripts",
+        Warning,
+        of_nodes::no_scripts,
+        "without scripts waiters have no order, and fenced locks get no vote of this node"
+    ),
+    fault!(
+        "no-tracking",
+        Warning,
+        of_nodes::no_tracking,
+        "a node that cannot tell of a flush is looked at every five seconds: until then it may grant what somebody holds"
     ),
     fault!(
         "no-wake-up",
@@ -250,6 +274,13 @@ pub const FAULTS: [Fault; 32] = [
         "an even number of nodes survives no more losses than one node less, and has one more to lose"
     ),
     fault!("one-node", Warning, of_sets::one_node, "the loss of this one node is the loss of all locks"),
+    fault!(
+        "promoted",
+        Note,
+        of_nodes::promoted,
+        "a replica that was promoted may not have heard of a lock: clients that know its former primary let it stand aside, newcomers \
+         go by its marker"
+    ),
     fault!(
         "versions-differ",
         Note,

@@ -22,8 +22,12 @@ const CLOCK_READINGS: usize = 5;
 /// How many round trips are measured.
 const PINGS: usize = 11;
 
+/// How many more connections are made to see whether all lead to one server.
+const CONNECTIONS: usize = 3;
+
 /// The settings that are looked at.
-const SETTINGS: [&str; 7] = [
+const SETTINGS: [&str; 8] = [
+    "aof-load-truncated",
     "appendfsync",
     "no-appendfsync-on-rewrite",
     "maxmemory",
@@ -54,6 +58,10 @@ pub struct Facts {
     pub refused: Vec<(&'static str, String)>,
     pub round_trip: Option<Duration>,
     pub speaks_resp3: bool,
+    /// Why the node does not tell of a flush, if it does not.
+    pub untracked: Option<String>,
+    /// The runs of the server that were met, over all connections.
+    pub runs: Vec<String>,
     pub clock: Option<Clock>,
 }
 
@@ -153,14 +161,30 @@ pub async fn probe(place: &Place, places: &Places, clocks: Duration) -> Facts {
     facts.marker = ask(&mut connection, &["GET", &marker]).await.ok().flatten();
     facts.round_trip = round_trip(&mut connection).await;
     facts.refused = refused(&mut connection, place, &places.prefix).await;
-    facts.speaks_resp3 = {
-        let settings = place.info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
-        connect(&place.info.clone().set_redis_settings(settings), within).await.is_ok()
+    let settings = place.info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
+    let newer = connect(&place.info.clone().set_redis_settings(settings), within).await;
+    facts.speaks_resp3 = newer.is_ok();
+    facts.untracked = match newer {
+        Ok(mut newer) => tracking(&mut newer).await.err().map(|error| place.redacted(&error)),
+        Err(_) => Some("it speaks RESP2 only".to_owned()),
     };
+    facts.runs = facts.info.get("run_id").cloned().into_iter().collect();
+    for _ in 0..CONNECTIONS {
+        let Ok(mut other) = connect(&place.info, within).await else { continue };
+        let info: Result<String, _> = ask(&mut other, &["INFO", "server"]).await;
+        let run = info.as_deref().map(fields).unwrap_or_default().remove("run_id");
+        facts.runs.extend(run.filter(|run| !facts.runs.contains(run)));
+    }
     tokio::time::sleep(clocks.saturating_sub(began.elapsed())).await;
     let second = clock(&mut connection, began).await;
     facts.clock = first.zip(second).map(|(first, second)| compare(first, second));
     facts
+}
+
+/// Asks for what tells a client of a flush at once.
+async fn tracking(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+    ask::<Value>(connection, &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]).await?;
+    ask::<Value>(connection, &["CLIENT", "CACHING", "YES"]).await.map(drop)
 }
 
 async fn connect(info: &ConnectionInfo, within: Duration) -> Result<MultiplexedConnection, RedisError> {
