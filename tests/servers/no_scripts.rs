@@ -47,7 +47,8 @@ fn urls(cluster: &Cluster, way: Refused) -> Vec<String> {
 }
 
 fn client(cluster: &Cluster, way: Refused) -> RedlockBuilder {
-    builder(urls(cluster, way))
+    // Long enough for a machine that builds.
+    builder(urls(cluster, way)).reply_timeout(ms(1_000))
 }
 
 /// Passes everything on but scripts, which it answers as a proxy with a list of allowed scripts does: the server is asked to
@@ -142,7 +143,7 @@ async fn locks_do_without_scripts() {
             assert_eq!(node.scripts, Some(Scripts::Replaced), "{way:?} {node}");
         }
 
-        let keep = (0..kept).map(|number| redlock.lock(format!("kept-{number}")).ttl(ms(3_000)).keep_alive());
+        let keep = (0..kept).map(|number| redlock.lock(format!("kept-{number}")).ttl(ms(5_000)).keep_alive());
         let keep = join_all(keep.map(IntoFuture::into_future)).await;
         let keep: Vec<_> = keep.into_iter().map(|guard| guard.expect("free")).collect();
         let held = redlock.acquire("contended").await.expect("free");
@@ -171,7 +172,7 @@ async fn locks_do_without_scripts() {
         for waiter in waiters {
             waiter.await.expect("no panic").unwrap_or_else(|error| panic!("{way:?}: {error}"));
         }
-        let extended = Duration::from_millis(3_500).saturating_sub(started.elapsed());
+        let extended = Duration::from_millis(5_500).saturating_sub(started.elapsed());
         tokio::time::sleep(extended).await;
         for guard in keep {
             assert!(guard.is_valid(), "{way:?}: a kept lock was lost");

@@ -219,21 +219,21 @@ async fn an_undo_that_overtook_its_set_is_repeated() {
     let slow = Proxy::start(&cluster[2]);
     let redlock = builder([cluster[0].url(), cluster[1].url(), slow.url()]).build().await.expect("nodes");
     clients::all_vote(&redlock).await;
-    let before = scripts(&cluster[2]);
     // Longer than a connection may owe an answer, so that the set arrives on a connection that nobody holds any more.
     slow.requests(Mode::Delay(ms(3_000)));
     let guard = redlock.try_acquire("k").await.expect("two nodes grant");
     tokio::time::sleep(ms(100)).await;
     slow.requests(Mode::Pass);
     tokio::time::sleep(ms(1_300)).await;
+    let up = || redlock.nodes()[2].health == redquorum::Health::Up;
+    eventually(ms(1_000), "it is connected again", up).await;
+    let before = (sets(&cluster[2]), scripts(&cluster[2]));
 
     guard.release().await.expect("two nodes confirm");
 
-    eventually(SETTLED, "the undo arrives", || scripts(&cluster[2]) > before).await;
-    // The new connection has told what it may do, with a set that sets nothing.
-    let before = sets(&cluster[2]);
-    assert!(!cluster[2].exists("k"), "its set has not arrived yet");
-    eventually(ms(5_000), "the set arrives", || sets(&cluster[2]) > before).await;
+    eventually(SETTLED, "the undo arrives", || scripts(&cluster[2]) > before.1).await;
+    assert_eq!(sets(&cluster[2]), before.0, "its set has not arrived yet");
+    eventually(ms(5_000), "the set arrives", || sets(&cluster[2]) > before.0).await;
     cluster.no_key("k", SETTLED).await;
 }
 

@@ -104,15 +104,16 @@ async fn reconnecting_goes_on_at_a_bounded_rate() {
 
     assert!(slow <= 3, "{slow} acquires took as long as a reply timeout");
     let attempts = cluster[0].total_connections_received() - received;
-    let most = 10 * (started.elapsed().as_secs() + 1);
+    // Less and less often, down to one in two seconds.
+    let most = 6 + started.elapsed().as_secs() / 2;
     // A handshake that HELLO fails in is not tried again in the old protocol, so each attempt is one connection.
-    assert!((5..=most).contains(&attempts), "{attempts} attempts in {:?}", started.elapsed());
+    assert!((3..=most).contains(&attempts), "{attempts} attempts in {:?}", started.elapsed());
     assert_eq!(hole.traffic().accepted, accepted);
     cluster[0].command(&["CONFIG", "SET", "requirepass", "one"]);
     hole.accept();
     let back =
         until_votes(&redlock, |outcomes| outcomes[..2].iter().all(|vote| *vote == Outcome::Granted)).await;
-    assert!(back < 2 * BACK, "{back:?}");
+    assert!(back < Duration::from_secs(2) + BACK, "{back:?}");
     // A connection that is up stays up.
     let received = cluster[0].total_connections_received();
     tokio::time::sleep(ms(500)).await;

@@ -76,7 +76,7 @@ macro_rules! fault {
 }
 
 /// Everything that is looked for, in the order in which it should be mended.
-pub const FAULTS: [Fault; 36] = [
+pub const FAULTS: [Fault; 37] = [
     fault!(
         "unreachable",
         Danger,
@@ -97,16 +97,16 @@ pub const FAULTS: [Fault; 36] = [
         "a node that was started from another's data carries its marker: the two are taken for one, and one of them does not vote"
     ),
     fault!(
+        "several-servers",
+        Danger,
+        of_nodes::several_servers,
+        "servers that answer in turn at one address do not know of each other's locks, and have no vote"
+    ),
+    fault!(
         "replica",
         Danger,
         of_nodes::replica,
         "a replica may not have heard of a lock that its primary granted, and does not vote"
-    ),
-    fault!(
-        "several-servers",
-        Danger,
-        of_nodes::several_servers,
-        "an address that leads to one server and then to another has no vote: each of them knows only some of the locks"
     ),
     fault!(
         "old-version",
@@ -202,17 +202,10 @@ pub const FAULTS: [Fault; 36] = [
         "while the file is rewritten nothing is written to disk, and a crash then forgets locks"
     ),
     fault!(
-        "promoted",
+        "aof-load-truncated",
         Warning,
-        of_nodes::promoted,
-        "a replica that was promoted may not have heard of a lock that its primary granted: clients that did not see it happen cannot \
-         know, and count its vote"
-    ),
-    fault!(
-        "no-tracking",
-        Warning,
-        of_nodes::no_tracking,
-        "a client hears of a flush at its next look only, up to five seconds later: until then the node may grant a lock again"
+        of_nodes::aof_load_truncated,
+        "a file that was cut is loaded without its end: the node forgets what it confirmed, and is taken for one that keeps everything"
     ),
     fault!(
         "eviction-armed",
@@ -237,6 +230,18 @@ pub const FAULTS: [Fault; 36] = [
         Warning,
         of_nodes::line_command_refused,
         "without this command waiting, the restart delay or waking up is done without"
+    ),
+    fault!(
+        "no-scripts",
+        Warning,
+        of_nodes::no_scripts,
+        "without scripts waiters have no order, and fenced locks get no vote of this node"
+    ),
+    fault!(
+        "no-tracking",
+        Warning,
+        of_nodes::no_tracking,
+        "a node that cannot tell of a flush is looked at every five seconds: until then it may grant what somebody holds"
     ),
     fault!(
         "no-wake-up",
@@ -270,10 +275,11 @@ pub const FAULTS: [Fault; 36] = [
     ),
     fault!("one-node", Warning, of_sets::one_node, "the loss of this one node is the loss of all locks"),
     fault!(
-        "aof-load-truncated",
+        "promoted",
         Note,
-        of_nodes::load_truncated,
-        "a node whose file was cut starts without what is missing, and clients that remember it may take it for one that remembers all"
+        of_nodes::promoted,
+        "a replica that was promoted may not have heard of a lock: clients that know its former primary let it stand aside, newcomers \
+         go by its marker"
     ),
     fault!(
         "versions-differ",

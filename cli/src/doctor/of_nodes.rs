@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redquorum::NodeVote;
+use redquorum::{NodeVote, Scripts};
 
 use super::faults::{Hit, Set};
 use super::probe::{Facts, Place, Trouble};
@@ -10,6 +10,9 @@ use crate::words::time;
 
 /// Without these, no lock.
 const FOR_LOCKS: [&str; 8] = ["SET", "GET", "DEL", "PEXPIRE", "PTTL", "EVAL", "EVALSHA", "TIME"];
+
+/// Of these, the ones that scripts are made of.
+const SCRIPTED: [&str; 6] = ["GET", "DEL", "PEXPIRE", "PTTL", "EVAL", "EVALSHA"];
 
 /// The library looks at each node so often, which keeps a connection from being quiet.
 const LOOK_EVERY: u64 = 5;
@@ -86,6 +89,71 @@ pub fn replica(set: &Set) -> Vec<Hit> {
             format!("is a replica of {primary}"),
             format!("{} REPLICAOF NO ONE   # or name its primary instead", place.cli()),
         ))
+    })
+}
+
+pub fn several_servers(set: &Set) -> Vec<Hit> {
+    each(set, |place, facts| {
+        (facts.runs.len() > 1).then(|| {
+            let what = format!("leads to {} servers in turn", facts.runs.len());
+            (what, format!("name each server by an address of its own in place of {}", place.name))
+        })
+    })
+}
+
+/// A history that follows on another is that of a promoted replica, or of a primary that was one.
+pub fn promoted(set: &Set) -> Vec<Hit> {
+    each(set, |place, facts| {
+        let former = info(facts, "master_replid2").filter(|id| id.bytes().any(|byte| byte != b'0'))?;
+        (info(facts, "role") == Some("master") && !former.is_empty()).then(|| {
+            let mend = format!(
+                "{} INFO replication   # nothing is to be done once it has been primary for longer than the longest TTL",
+                place.cli()
+            );
+            ("was a replica and has been promoted".to_owned(), mend)
+        })
+    })
+}
+
+/// Nodes that are taken for ones that keep everything.
+pub fn aof_load_truncated(set: &Set) -> Vec<Hit> {
+    each(set, |place, facts| {
+        let durable = info(facts, "aof_enabled") == Some("1")
+            && setting(facts, "appendfsync") == Some("always")
+            && setting(facts, "no-appendfsync-on-rewrite") != Some("yes");
+        (durable && setting(facts, "aof-load-truncated") == Some("yes")).then(|| {
+            let what = "starts with an append-only file whose end is missing".to_owned();
+            (what, self::set(place, "aof-load-truncated", "no"))
+        })
+    })
+}
+
+/// Whether a client does without scripts on a node.
+fn does_without_scripts(set: &Set, index: usize) -> bool {
+    set.seen.get(index).is_some_and(|node| node.scripts == Some(Scripts::Replaced))
+}
+
+pub fn no_scripts(set: &Set) -> Vec<Hit> {
+    let without = set.asked().filter(|(index, ..)| does_without_scripts(set, *index));
+    let hit = |(index, place, facts): (usize, &Place, &Facts)| {
+        let (what, mend) = refusals(place, facts, |name| SCRIPTED.contains(&name)).unwrap_or_else(|| {
+            let mend = format!("let {} run EVALSHA and EVAL for \"{}\"", place.name, place.user());
+            ("does not run scripts".to_owned(), mend)
+        });
+        Hit { node: Some(index), what, mend }
+    };
+    without.map(hit).collect()
+}
+
+pub fn no_tracking(set: &Set) -> Vec<Hit> {
+    each(set, |place, facts| {
+        let why = facts.untracked.as_ref()?;
+        let mend = format!(
+            "{} ACL SETUSER {} +client|tracking +client|caching   # or let RESP3 through",
+            place.cli(),
+            place.user()
+        );
+        Some((format!("does not tell of a flush: {why}"), mend))
     })
 }
 
@@ -194,8 +262,15 @@ fn refusals(place: &Place, facts: &Facts, wanted: impl Fn(&str) -> bool) -> Opti
     Some((format!("refuses {} to \"{}\": {why}", names.join(", "), place.user()), mend))
 }
 
+/// Commands of a lock without which it is still had, where the server has commands in place of scripts, are told as such.
 pub fn lock_command_refused(set: &Set) -> Vec<Hit> {
-    each(set, |place, facts| refusals(place, facts, |name| FOR_LOCKS.contains(&name)))
+    let found = set.asked().filter_map(|(index, place, facts)| {
+        let replaced = does_without_scripts(set, index);
+        let needed = |name: &str| FOR_LOCKS.contains(&name) && !(replaced && SCRIPTED.contains(&name));
+        let (what, mend) = refusals(place, facts, needed)?;
+        Some(Hit { node: Some(index), what, mend })
+    });
+    found.collect()
 }
 
 pub fn line_command_refused(set: &Set) -> Vec<Hit> {
@@ -245,56 +320,6 @@ pub fn fsync_on_rewrite(set: &Set) -> Vec<Hit> {
             let what = "writes nothing to disk while it rewrites its file".to_owned();
             (what, self::set(place, "no-appendfsync-on-rewrite", "no"))
         })
-    })
-}
-
-pub fn load_truncated(set: &Set) -> Vec<Hit> {
-    each(set, |place, facts| {
-        let durable =
-            info(facts, "aof_enabled") == Some("1") && setting(facts, "appendfsync") == Some("always");
-        let cuts = durable && setting(facts, "aof-load-truncated") == Some("yes");
-        cuts.then(|| {
-            let what = "starts with a file whose end is missing, as if nothing had been".to_owned();
-            (what, self::set(place, "aof-load-truncated", "no"))
-        })
-    })
-}
-
-/// The history that a server followed before its own; zeros for one that was never a replica.
-pub fn promoted(set: &Set) -> Vec<Hit> {
-    each(set, |place, facts| {
-        let was = info(facts, "master_replid2").is_some_and(|id| id.bytes().any(|digit| digit != b'0'));
-        let is_primary = info(facts, "role") == Some("master");
-        (was && is_primary).then(|| {
-            let mend = format!(
-                "{} INFO replication   # if that was less than the longest TTL ago, stop it until then; and give it no primary",
-                place.cli()
-            );
-            ("was a replica, and was promoted".to_owned(), mend)
-        })
-    })
-}
-
-pub fn several_servers(set: &Set) -> Vec<Hit> {
-    each(set, |place, facts| {
-        let runs = facts.runs.iter().collect::<std::collections::BTreeSet<_>>().len();
-        (runs > 1).then(|| {
-            (
-                format!("led to {runs} different servers in {} connections", facts.runs.len()),
-                format!(
-                    "{} INFO server   # ask again and again; then name one server by an address of its own",
-                    place.cli()
-                ),
-            )
-        })
-    })
-}
-
-pub fn no_tracking(set: &Set) -> Vec<Hit> {
-    each(set, |place, facts| {
-        let why = facts.no_tracking.as_ref()?;
-        let mend = format!("{} ACL SETUSER {} +client|tracking +client|caching", place.cli(), place.user());
-        Some((format!("refuses CLIENT TRACKING: {why}"), mend))
     })
 }
 

@@ -19,11 +19,11 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// How often the clock is read at each end of the comparison; the quickest answer counts.
 const CLOCK_READINGS: usize = 5;
 
-/// How many connections are asked which server they lead to.
-const CONNECTIONS: usize = 4;
-
 /// How many round trips are measured.
 const PINGS: usize = 11;
+
+/// How many more connections are made to see whether all lead to one server.
+const CONNECTIONS: usize = 3;
 
 /// The settings that are looked at.
 const SETTINGS: [&str; 8] = [
@@ -58,9 +58,9 @@ pub struct Facts {
     pub refused: Vec<(&'static str, String)>,
     pub round_trip: Option<Duration>,
     pub speaks_resp3: bool,
-    /// Why it does not tell when a key that was read changes.
-    pub no_tracking: Option<String>,
-    /// The run that answered on each connection.
+    /// Why the node does not tell of a flush, if it does not.
+    pub untracked: Option<String>,
+    /// The runs of the server that were met, over all connections.
     pub runs: Vec<String>,
     pub clock: Option<Clock>,
 }
@@ -161,25 +161,30 @@ pub async fn probe(place: &Place, places: &Places, clocks: Duration) -> Facts {
     facts.marker = ask(&mut connection, &["GET", &marker]).await.ok().flatten();
     facts.round_trip = round_trip(&mut connection).await;
     facts.refused = refused(&mut connection, place, &places.prefix).await;
-    facts.runs.extend(facts.info.get("run_id").cloned());
     let settings = place.info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
-    if let Ok(mut other) = connect(&place.info.clone().set_redis_settings(settings), within).await {
-        facts.speaks_resp3 = true;
-        let tracking: Result<Value, _> = ask(&mut other, &["CLIENT", "TRACKING", "ON", "OPTIN"]).await;
-        let caching: Result<Value, _> = ask(&mut other, &["CLIENT", "CACHING", "YES"]).await;
-        facts.no_tracking = tracking.and(caching).err().map(|error| place.redacted(&error));
-    }
-    for _ in 1..CONNECTIONS {
-        if let Ok(mut other) = connect(&place.info, within).await
-            && let Ok(text) = ask::<String>(&mut other, &["INFO", "server"]).await
-        {
-            facts.runs.extend(fields(&text).remove("run_id"));
-        }
+    let newer = connect(&place.info.clone().set_redis_settings(settings), within).await;
+    facts.speaks_resp3 = newer.is_ok();
+    facts.untracked = match newer {
+        Ok(mut newer) => tracking(&mut newer).await.err().map(|error| place.redacted(&error)),
+        Err(_) => Some("it speaks RESP2 only".to_owned()),
+    };
+    facts.runs = facts.info.get("run_id").cloned().into_iter().collect();
+    for _ in 0..CONNECTIONS {
+        let Ok(mut other) = connect(&place.info, within).await else { continue };
+        let info: Result<String, _> = ask(&mut other, &["INFO", "server"]).await;
+        let run = info.as_deref().map(fields).unwrap_or_default().remove("run_id");
+        facts.runs.extend(run.filter(|run| !facts.runs.contains(run)));
     }
     tokio::time::sleep(clocks.saturating_sub(began.elapsed())).await;
     let second = clock(&mut connection, began).await;
     facts.clock = first.zip(second).map(|(first, second)| compare(first, second));
     facts
+}
+
+/// Asks for what tells a client of a flush at once.
+async fn tracking(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+    ask::<Value>(connection, &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]).await?;
+    ask::<Value>(connection, &["CLIENT", "CACHING", "YES"]).await.map(drop)
 }
 
 async fn connect(info: &ConnectionInfo, within: Duration) -> Result<MultiplexedConnection, RedisError> {
