@@ -11,6 +11,7 @@ mod input;
 mod keeping;
 mod keys;
 mod languages;
+mod leftovers;
 mod line;
 mod memory_of_nodes;
 mod mixed;
