@@ -2,7 +2,7 @@
 //!
 //! | clock | now | sleeping |
 //! | --- | --- | --- |
-//! | System | Linux: `CLOCK_BOOTTIME`, which goes on while the machine is suspended; other Unix: `CLOCK_MONOTONIC`, which does so on macOS; elsewhere: `std::time::Instant` | tokio's timer, looking again at the clock at least every 250 ms, or five seconds for those who wait in the queue |
+//! | System | Linux: `CLOCK_BOOTTIME`, which goes on while the machine is suspended; other Unix: `CLOCK_MONOTONIC`, which does so on macOS; elsewhere: `std::time::Instant` | a timer thread of the process, looking again at the clock at least every 250 ms, or five seconds for those who wait in the queue |
 //! | Tokio | tokio's clock | tokio's timer; for tests with a paused clock |
 //! | Manual | what the test says | until the test says so |
 //!
@@ -11,6 +11,8 @@
 //!
 //! The machine's clock may stand still with the machine: a virtual machine that is paused, a process that is restored from
 //! a snapshot. The nodes' clocks show that, and then this one is [put forward](Clock::put_forward).
+
+mod timer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,14 +23,13 @@ use tokio::sync::watch;
 
 use crate::protocol::time::Instant;
 
-/// How long a sleep on the system clock may rely on tokio's timer alone, which stands still in suspend.
+/// How long a sleep on the system clock may rely on its timer alone, which stands still in suspend.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// One client's clock.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
-    /// The machine's steady clock, suspend included where the platform has such a clock; and the runtime whose timers
-    /// serve whoever waits outside any.
+    /// The machine's steady clock, suspend included where the platform has such a clock; and the client's runtime.
     System(Steady),
     /// Tokio's clock, counted from this moment.
     #[cfg_attr(not(feature = "testing"), allow(dead_code, reason = "chosen by the testing builder only"))]
@@ -205,9 +206,17 @@ fn system_identity() -> Option<String> {
     None
 }
 
-/// Tokio's sleep, also for a future that some other executor polls.
-fn sleep_on(runtime: &Handle, duration: Duration) -> tokio::time::Sleep {
-    let _inside = Handle::try_current().is_err().then(|| runtime.enter());
+/// A sleep for a future that any executor may poll.
+async fn sleep_on(runtime: &Handle, duration: Duration) {
+    match timer::sleep(duration) {
+        Some(sleep) => sleep.await,
+        None => in_runtime(runtime, duration).await,
+    }
+}
+
+/// Tokio's sleep, if the process has no thread for a timer of its own.
+fn in_runtime(runtime: &Handle, duration: Duration) -> tokio::time::Sleep {
+    let _inside = runtime.enter();
     tokio::time::sleep(duration)
 }
 

@@ -10,6 +10,7 @@ use crate::client::report::Report;
 use crate::protocol::fencing::FencingToken;
 use crate::protocol::lease::{Event, NotExtended, Released};
 use crate::protocol::message::{Key, Owner};
+use crate::protocol::renewal;
 use crate::protocol::round::Round;
 use crate::protocol::validity::Ttl;
 use crate::runtime::driver::Driver;
@@ -238,7 +239,10 @@ impl LockGuard {
     /// # Errors
     ///
     /// [`ExtendError::Unconfirmed`]: the lock is still held for its old validity, and extending again is right.
+    /// It comes 50 ms after the call began at the earliest, so that extending in a loop does not keep a processor busy while
+    /// nodes are down.
     /// [`ExtendError::Lost`] and [`ExtendError::Expired`]: stop working; the lock cannot be revived.
+    /// [`ExtendError::Closed`]: nothing was sent, and the lock ends with its validity.
     ///
     /// # Cancellation safety
     ///
@@ -246,6 +250,11 @@ impl LockGuard {
     /// same.
     pub async fn extend(&mut self, ttl: Duration) -> Result<(), ExtendError> {
         let ttl = self.shared.config.ttl(ttl)?;
+        // The nodes' tasks may not have noticed yet that the client was closed.
+        if self.shared.serves_no_more() && self.lost_now().is_none() {
+            return Err(ExtendError::Closed { key: self.key.to_string(), remaining: self.remaining() });
+        }
+        let began = self.shared.clock.now();
         let event = match &mut self.hold {
             Hold::Own { driver, .. } => {
                 driver.take_answers();
@@ -269,11 +278,16 @@ impl LockGuard {
         };
         let key = self.key.clone();
         match event {
-            Event::NotExtended(NotExtended::Unconfirmed) => Err(ExtendError::Unconfirmed {
-                key,
-                remaining: self.remaining(),
-                report: self.report().of_an_extension(),
-            }),
+            Event::NotExtended(NotExtended::Unconfirmed) => {
+                let now = self.shared.clock.now();
+                let pause = renewal::pause_after_failure(began, now, self.remaining());
+                self.shared.clock.pause(pause).await;
+                Err(ExtendError::Unconfirmed {
+                    key,
+                    remaining: self.remaining(),
+                    report: self.report().of_an_extension(),
+                })
+            }
             Event::NotExtended(NotExtended::Lost) => {
                 tracing::warn!(%key, "lock lost: no quorum carries this holder any more");
                 Err(ExtendError::Lost { key, report: self.report().of_an_extension() })
@@ -321,6 +335,7 @@ impl LockGuard {
         Err(match released {
             Released::TakenOver => ReleaseError::TakenOver { key, report },
             Released::Gone => ReleaseError::Expired { key, report },
+            _ if shared.serves_no_more() => ReleaseError::Closed { key, report },
             Released::Confirmed | Released::Unconfirmed => ReleaseError::Unconfirmed { key, report },
         })
     }

@@ -203,7 +203,8 @@ impl Redlock {
     /// ```
     pub fn has_quorum(&self) -> bool {
         let votes = |node: &NodeStatus| node.health == Health::Up && node.vote == NodeVote::Counts;
-        self.nodes().iter().filter(|node| votes(node)).count() >= self.shared.quorum.needed()
+        let serves = !self.shared.serves_no_more();
+        serves && self.nodes().iter().filter(|node| votes(node)).count() >= self.shared.quorum.needed()
     }
 
     /// How each node is, in the configured order: connected or not, what its vote is worth, and what the server tells of
@@ -234,7 +235,8 @@ impl Redlock {
     /// told, and released. Other guards that are still held stay valid until their validity ends, but cannot be extended or
     /// released any more: the TTL frees them.
     ///
-    /// Returns whether nothing was left open.
+    /// Returns whether nothing was left open. Once the client's runtime has ended, it returns at once, with `false` if a lock was
+    /// left to its TTL.
     ///
     /// ```no_run
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -256,7 +258,8 @@ impl Redlock {
         let until = shared.clock.now().after(deadline);
         let mut idle = shared.is_idle();
         let (mut pause, longest) = LOOK_WHETHER_IDLE;
-        while !idle && shared.clock.now() < until {
+        // Once its tasks have ended with its runtime, nothing is settled any more, and waiting is in vain.
+        while !idle && !shared.has_ended() && shared.clock.now() < until {
             shared.clock.pause(pause).await;
             pause = (2 * pause).min(longest);
             idle = shared.is_idle();

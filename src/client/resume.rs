@@ -180,6 +180,7 @@ impl ResumeRequest {
         let request = resume::Request { key, owner, terms, keeping, carry, resumed };
         let (driver, lease) = resume::resume(&shared, request).await.map_err(|why| match why {
             NotResumed::Closed => ResumeError::Closed,
+            NotResumed::RuntimeEnded => ResumeError::RuntimeEnded,
             NotResumed::Unknowable => ResumeError::NotPortable { key: name },
             NotResumed::Expired => ResumeError::Expired { key: name },
             NotResumed::Unconfirmed(round) => {

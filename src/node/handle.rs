@@ -340,7 +340,7 @@ impl Call {
     /// Answers the call where it stands; afterwards [`Call::request`] is `None`.
     pub(crate) fn answer(&mut self, reply: Reply, at: Instant) {
         let Some(request) = self.request.take() else { return };
-        self.admission.owe(request.debt.and_then(|debt| debt.after(self.connection, &reply)));
+        self.admission.owe(request.debt.and_then(|debt| debt.after(self.connection, &reply, at)));
         if let Operation::HandOver { key, .. } = &request.operation {
             self.admission.contended_keys.released(key, self.admission.id, &reply);
         }

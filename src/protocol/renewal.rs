@@ -81,6 +81,15 @@ fn share(whole: Duration, random: u32) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
+/// How long a failed extension by hand takes at least.
+const LEAST_FAILURE: Duration = Duration::from_millis(50);
+
+/// How long an extension by hand that failed at `now` waits before it says so. Nodes that are down refuse at once, and a caller
+/// that extends in a loop would do nothing else. It waits for no more than half of what `remaining` leaves to the holder.
+pub fn pause_after_failure(began: Instant, now: Instant, remaining: Duration) -> Duration {
+    LEAST_FAILURE.saturating_sub(now.since(began)).min(remaining / 2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,5 +168,17 @@ mod tests {
         assert_eq!(keep.due(), at(6));
         let longest = Schedule::new(Ttl::unchecked(Duration::MAX), Instant::FAR_FUTURE, 7);
         assert_eq!(longest.due(), Instant::FAR_FUTURE);
+    }
+
+    /// A failure takes 50 ms at least, and never half of what is left of the lock.
+    #[test]
+    fn a_failed_extension_takes_its_time() {
+        let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
+        let millis = Duration::from_millis;
+
+        assert_eq!(pause_after_failure(at(100), at(100), millis(1_000)), millis(50));
+        assert_eq!(pause_after_failure(at(100), at(120), millis(1_000)), millis(30));
+        assert_eq!(pause_after_failure(at(100), at(400), millis(1_000)), Duration::ZERO);
+        assert_eq!(pause_after_failure(at(100), at(100), millis(20)), millis(10));
     }
 }

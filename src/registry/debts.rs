@@ -1,7 +1,7 @@
 //! The way of open outcomes from the nodes to the task that settles them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::mpsc;
 
@@ -24,18 +24,24 @@ pub(crate) enum Notice {
 pub(crate) struct Debts {
     notices: mpsc::UnboundedSender<Notice>,
     under_way: AtomicUsize,
+    left: AtomicBool,
 }
 
 impl Debts {
     /// The way, and its end.
     pub(crate) fn channel() -> (Arc<Self>, mpsc::UnboundedReceiver<Notice>) {
         let (notices, receiver) = mpsc::unbounded_channel();
-        (Arc::new(Self { notices, under_way: AtomicUsize::new(0) }), receiver)
+        (Arc::new(Self { notices, under_way: AtomicUsize::new(0), left: AtomicBool::new(false) }), receiver)
     }
 
     /// How many notices are on their way.
     pub(crate) fn under_way(&self) -> usize {
         self.under_way.load(Ordering::SeqCst)
+    }
+
+    /// Whether a debt was left to its TTL, because nobody settles debts any more.
+    pub(crate) fn were_left(&self) -> bool {
+        self.left.load(Ordering::SeqCst)
     }
 
     /// Notices were taken up, and show where they now stand.
@@ -46,8 +52,11 @@ impl Debts {
     /// Tells it.
     pub(crate) fn send(&self, notice: Notice) {
         self.under_way.fetch_add(1, Ordering::SeqCst);
-        if self.notices.send(notice).is_err() {
+        if let Err(refused) = self.notices.send(notice) {
             // The client is gone; the TTL clears what it leaves.
+            if matches!(refused.0, Notice::Owed(_)) {
+                self.left.store(true, Ordering::SeqCst);
+            }
             self.arrived(1);
         }
     }

@@ -32,8 +32,10 @@ pub(crate) struct Request {
 /// Why a request ended without the lock.
 #[derive(Debug)]
 pub(crate) enum NotAcquired {
-    /// The client closes, or its tasks have ended.
+    /// The client closes.
     Closed,
+    /// The client's tasks have ended, and nobody closed it: its runtime is gone.
+    RuntimeEnded,
     /// The operating system gave no random bytes: why.
     NoRandomness(String),
     /// The lock was not to be had.
@@ -79,8 +81,11 @@ pub(super) async fn attempt(
     let event = driver.event().await;
     // No lock is born on a client that closes. And without the client's tasks, which end with its runtime, waiting would
     // never help.
-    if shared.closing.is_cancelled() || (shared.has_ended() && matches!(event, Event::Failed(_))) {
+    if shared.closing.is_cancelled() {
         return Err(NotAcquired::Closed);
+    }
+    if shared.has_ended() && matches!(event, Event::Failed(_)) {
+        return Err(NotAcquired::RuntimeEnded);
     }
     match event {
         Event::Failed(failure) => {

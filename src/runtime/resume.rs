@@ -27,6 +27,8 @@ pub(crate) struct Request {
 pub(crate) enum NotResumed {
     /// The client closes.
     Closed,
+    /// The client's runtime has ended.
+    RuntimeEnded,
     /// Nobody can tell whether it has been held all the time.
     Unknowable,
     /// Its validity ended before.
@@ -46,6 +48,9 @@ pub(crate) async fn resume(shared: &Arc<Shared>, request: Request) -> Result<(Dr
     let counted = Counted::new(shared.clone());
     if shared.closing.is_cancelled() {
         return Err(NotResumed::Closed);
+    }
+    if shared.has_ended() {
+        return Err(NotResumed::RuntimeEnded);
     }
     let Request { key, owner, terms, keeping, carry, resumed } = request;
     let resumed = resumed.ok_or(NotResumed::Unknowable)?;

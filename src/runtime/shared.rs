@@ -48,6 +48,11 @@ impl Shared {
         self.nodes.iter().all(Node::has_ended)
     }
 
+    /// Whether nothing is sent any more: the client was closed, or its runtime is gone.
+    pub(crate) fn serves_no_more(&self) -> bool {
+        self.shutdown.is_cancelled() || self.has_ended()
+    }
+
     /// Whether a node takes work now, as far as is known.
     pub(crate) fn is_usable(&self, node: NodeId) -> bool {
         self.nodes.get(node.index()).is_some_and(Node::is_usable)
@@ -81,12 +86,13 @@ impl Shared {
         }
     }
 
-    /// Whether nothing of this client is under way: no lease, no call, no debt. What one of them leaves behind is
+    /// Whether nothing of this client is under way, or was left to its TTL: no lease, no call, no debt. What one of them leaves behind is
     /// counted by the next before it is no longer counted here, and they are looked at in that order.
     pub(crate) fn is_idle(&self) -> bool {
         self.leases.load(Ordering::SeqCst) == 0
             && self.nodes.iter().all(Node::is_idle)
             && self.debts.under_way() == 0
+            && !self.debts.were_left()
             && self.balance.borrow().open == 0
     }
 }

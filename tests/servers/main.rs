@@ -12,6 +12,7 @@ mod input;
 mod keeping;
 mod keys;
 mod languages;
+mod leftovers;
 mod line;
 mod memory_of_nodes;
 mod mixed;

@@ -98,6 +98,12 @@ pub enum AcquireError {
     /// The request cannot work. Nothing was sent.
     #[error("invalid request: {0}")]
     Invalid(#[from] InvalidRequest),
+    /// The tokio runtime that the client was built in has ended, and with it the client's connections. Build a client in each
+    /// runtime that uses one: each `#[tokio::test]` has a runtime of its own.
+    #[error(
+        "the tokio runtime that the client was built in has ended: build a client in each runtime that uses one"
+    )]
+    RuntimeEnded,
     /// The operating system gave no random bytes, without which no owner can be made. Nothing was sent.
     #[error("the operating system gave no random bytes: {0}")]
     NoRandomness(String),
@@ -168,7 +174,7 @@ impl AcquireError {
             | Self::TokensExhausted { report, .. }
             | Self::TooSlow { report, .. } => Some(report),
             Self::TimedOut { last, .. } => last.report(),
-            Self::Closed | Self::Invalid(_) | Self::NoRandomness(_) => None,
+            Self::Closed | Self::RuntimeEnded | Self::Invalid(_) | Self::NoRandomness(_) => None,
         }
     }
 }
@@ -178,6 +184,7 @@ impl AcquireError {
     pub(crate) fn of(why: NotAcquired, request: &Request, nodes: &[Node]) -> Self {
         let End { last, waited, holder } = match why {
             NotAcquired::Closed => return Self::Closed,
+            NotAcquired::RuntimeEnded => return Self::RuntimeEnded,
             NotAcquired::NoRandomness(why) => return Self::NoRandomness(why),
             NotAcquired::Failed(end) => end,
         };
@@ -219,6 +226,7 @@ impl AcquireError {
             Self::TokensExhausted { .. } => "tokens_exhausted",
             Self::TimedOut { last, .. } => last.label(),
             Self::Closed => "closed",
+            Self::RuntimeEnded => "runtime_ended",
             Self::NoRandomness(_) => "no_randomness",
             // Refused before it is counted.
             Self::Invalid(_) => "invalid",

@@ -50,6 +50,17 @@ pub enum ExtendError {
         /// The key on the servers.
         key: Key,
     },
+    /// The client was closed, or its runtime has ended. Nothing was sent; the lock is still held for as long as its old validity
+    /// lasts, and the TTL frees it.
+    #[error(
+        "lock \"{key}\" not extended, the client was closed or its runtime has ended; still held for {remaining:?}"
+    )]
+    Closed {
+        /// The key on the servers.
+        key: String,
+        /// What is left of the old validity.
+        remaining: Duration,
+    },
     /// The request cannot work. Nothing was sent, and the lock is held as before.
     #[error("invalid request: {0}")]
     Invalid(#[from] InvalidRequest),

@@ -41,6 +41,15 @@ pub enum ReleaseError {
         /// What each node answered.
         report: Report,
     },
+    /// The client was closed, or its runtime had ended, before the release was confirmed. No release goes on in the background:
+    /// the TTL frees the lock.
+    #[error("lock \"{key}\" is left to its TTL, the client was closed or its runtime has ended: {report}")]
+    Closed {
+        /// The key on the servers.
+        key: String,
+        /// What each node answered.
+        report: Report,
+    },
     /// Too few nodes answered. The release goes on in the background; at the latest, the TTL frees the lock.
     #[error("release of lock \"{key}\" not confirmed, it goes on in the background: {report}")]
     Unconfirmed {
@@ -67,6 +76,7 @@ impl ReleaseError {
         match self {
             Self::Expired { report, .. }
             | Self::TakenOver { report, .. }
+            | Self::Closed { report, .. }
             | Self::Unconfirmed { report, .. } => report,
         }
     }

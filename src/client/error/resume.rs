@@ -63,6 +63,12 @@ pub enum ResumeError {
     /// The client was closed.
     #[error("the client is closed")]
     Closed,
+    /// The tokio runtime that the client was built in has ended. Build a client in each runtime that uses one; the lock is held
+    /// as before, until its validity ends.
+    #[error(
+        "the tokio runtime that the client was built in has ended: build a client in each runtime that uses one"
+    )]
+    RuntimeEnded,
     /// The request cannot work. Nothing was sent, and the lock is held as before, until its validity ends.
     #[error("invalid request: {0}")]
     Invalid(#[from] InvalidRequest),

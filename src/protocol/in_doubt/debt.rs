@@ -13,6 +13,11 @@ use super::Doubt;
 /// some time before the server counted its TTL.
 pub const MARGIN: Duration = Duration::from_secs(1);
 
+/// How long a debt for an unanswered set waits for a node that says nothing. A frozen node executes the set whenever it
+/// goes on, so the key's TTL bounds nothing while the node is silent; this bounds what a client keeps for a node that
+/// never comes back.
+pub const LONGEST_SILENCE: Duration = Duration::from_secs(600);
+
 /// The duty to clear one doubtful outcome on one node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Debt {
@@ -25,16 +30,22 @@ pub struct Debt {
     /// Where the node may keep a queue: who owes it, and the length of a hand-over.
     queue: Option<(ClientId, Ttl)>,
     doubt: Doubt,
-    /// When a key of this owner must be gone.
+    /// When a key of this owner must be gone, if the node has executed what was sent.
     ends: Instant,
+    /// Life of a key that the node makes of an unanswered set, with a margin for the clocks' rates and for the way.
+    life: Duration,
+    /// The node has answered a release of this debt.
+    heard: bool,
 }
 
 impl Debt {
     /// The debt that an undo or release leaves until it is settled. It ends by itself when the key must be gone:
-    /// last send + TTL + a margin for the clocks' rates and for the way.
+    /// last send + TTL + a margin for the clocks' rates and for the way. See [`Debt::taken_on`] for unanswered sets.
     pub fn new(node: NodeId, key: Key, owner: Owner, doubt: Doubt, ttl: Ttl, drift: Drift) -> Self {
-        let ends = doubt.lives_until.after(drift.allowance(ttl)).after(MARGIN);
-        Self { node, key, owner, queue: None, doubt, ends }
+        let allowance = drift.allowance(ttl);
+        let ends = doubt.lives_until.after(allowance).after(MARGIN);
+        let life = ttl.duration().saturating_add(allowance).saturating_add(MARGIN);
+        Self { node, key, owner, queue: None, doubt, ends, life, heard: false }
     }
 
     /// The same on a node that may keep a queue for the key: what settles it also hands over, and leaves the queue.
@@ -43,23 +54,47 @@ impl Debt {
         self
     }
 
+    /// The debt as the client keeps it from `now` on. A set that was never answered may still be in the socket buffer of a
+    /// frozen node, however long ago it was sent: such a debt does not end before the node has answered a release, or
+    /// before it was silent for [`LONGEST_SILENCE`].
+    pub fn taken_on(mut self, now: Instant) -> Self {
+        if !self.heard && !self.doubt.is_answered() {
+            self.ends = self.ends.max(now.after(self.life.max(LONGEST_SILENCE)));
+        }
+        self
+    }
+
+    /// Whether every set was answered.
+    pub fn is_answered(&self) -> bool {
+        self.doubt.is_answered()
+    }
+
+    /// Whether the node has answered a release.
+    pub fn is_heard(&self) -> bool {
+        self.heard
+    }
+
     /// When it ends at the latest.
     pub fn ends(&self) -> Instant {
         self.ends.max(self.doubt.stands_until.after(MARGIN))
     }
 
-    /// What an answer to its compare-and-delete leaves of it: nothing where it settles it. Any answer says that the owner
-    /// waits in the queue no more, and what is still open is a key.
+    /// What an answer to its compare-and-delete, read at `now`, leaves of it: nothing if the answer settles it. Any answer
+    /// says that the owner waits in the queue no more, and what is still open is a key. The first answer also says that the
+    /// node executes commands: the key of an unanswered set is gone one life later.
     ///
     /// A look that is executed late nevertheless, on a dead connection, may give it the key for the length of a hand-over,
     /// like any vote, or let it enter once more: then it is handed the key in vain, at most once, and its client passes it
     /// on.
-    pub fn after(mut self, connection: ConnectionId, reply: &Reply) -> Option<Self> {
+    pub fn after(mut self, connection: ConnectionId, reply: &Reply, now: Instant) -> Option<Self> {
         if self.doubt.is_settled_by(connection, reply) {
             return None;
         }
         if reply.answers_release() {
             self.doubt.stands_until = Instant::default();
+            if !std::mem::replace(&mut self.heard, true) && !self.doubt.is_answered() {
+                self.ends = now.after(self.life);
+            }
         }
         Some(self)
     }

@@ -90,6 +90,7 @@ impl Ledger {
     /// Takes on a debt, to be tried at once. With no room left, the debt of that node which ends first is given up:
     /// its key expires soonest.
     pub fn owe(&mut self, debt: Debt, now: Instant) {
+        let debt = debt.taken_on(now);
         let id = DebtId(self.next);
         self.next += 1;
         let node = self.nodes.entry(debt.node).or_default();
@@ -118,7 +119,7 @@ impl Ledger {
             _ => None,
         };
         node.blocked_until = blocked.map(|pause| now.after(pause));
-        let Some(left) = entry.debt.clone().after(connection, reply) else {
+        let Some(left) = entry.debt.clone().after(connection, reply, now) else {
             self.remove(id);
             self.settled.answered += 1;
             return;
@@ -126,8 +127,8 @@ impl Ledger {
         if left.ends() != entry.debt.ends() {
             node.ends.remove(&(entry.debt.ends(), id));
             node.ends.insert((left.ends(), id));
-            entry.debt = left;
         }
+        entry.debt = left;
         let due = if blocked.is_none() {
             let pause = FIRST_PAUSE.saturating_mul(1 << entry.repetitions.min(10)).min(LONGEST_PAUSE);
             entry.repetitions += 1;
@@ -190,6 +191,11 @@ impl Ledger {
     /// How many debts are open.
     pub fn open(&self) -> usize {
         self.debts.len()
+    }
+
+    /// When an open debt ends at the latest.
+    pub fn ends(&self, id: DebtId) -> Option<Instant> {
+        self.debts.get(&id).map(|entry| entry.debt.ends())
     }
 
     /// How many debts are open on one node.

@@ -10,6 +10,6 @@ mod ledger;
 #[cfg(test)]
 mod tests;
 
-pub use debt::{Debt, MARGIN};
+pub use debt::{Debt, LONGEST_SILENCE, MARGIN};
 pub use doubt::Doubt;
 pub use ledger::{Balance, DebtId, Ledger, MAX_DEBTS_PER_NODE, MAX_IN_FLIGHT, Settled, Settlement};

@@ -64,8 +64,57 @@ fn leaving_the_line_shortens_a_debt() {
 
     ledger.handle_reply(first.debt, C2, &Reply::Absent, at(1_610));
 
-    assert_eq!(ledger.poll_send(at(1_610)), None);
-    assert_eq!((ledger.open(), ledger.settled().expired), (0, 1));
+    assert_eq!(ledger.ends(first.debt), Some(at(1_610 + 500 + 7 + 1_000)));
+}
+
+/// Rule 4: a frozen node executes an unanswered set whenever it goes on, so the debt counts neither from the set nor from the
+/// release while the node is silent.
+#[test]
+fn an_unanswered_set_is_owed_for_as_long_as_its_node_is_silent() {
+    let mut ledger = Ledger::default();
+    ledger.owe(debt(unanswered_set(), 1), at(60_000));
+    let refused = Reply::NotSent(NotSent::Suspect);
+    for now in (60_000..300_000).step_by(1_000).map(at) {
+        let settlement = ledger.poll_send(now).expect("still owed");
+        ledger.handle_reply(settlement.debt, ConnectionId(0), &refused, now);
+    }
+
+    ledger.handle_usable(NodeId::new(0), at(300_000));
+    let settlement = ledger.poll_send(at(300_000)).expect("due at once");
+    ledger.handle_reply(settlement.debt, C2, &Reply::Granted, at(300_001));
+
+    assert_eq!(ledger.settled(), Settled { answered: 1, ..Settled::default() });
+}
+
+/// Rule 4: the first answer shows that the node executes commands, and later ones do not prolong the debt. Without any, it
+/// ends after the longest silence.
+#[test]
+fn the_first_answer_dates_the_end_of_a_debt() {
+    let mut ledger = Ledger::default();
+    ledger.owe(debt(unanswered_set(), 1), at(60_000));
+    let id = ledger.poll_send(at(60_000)).unwrap().debt;
+    assert_eq!(ledger.ends(id), Some(at(60_000).after(LONGEST_SILENCE)));
+
+    ledger.handle_reply(id, C2, &Reply::Absent, at(70_000));
+    assert_eq!(ledger.ends(id), Some(at(70_000 + 10_000 + 102 + 1_000)));
+    ledger.poll_send(at(75_000)).unwrap();
+    ledger.handle_reply(id, C2, &Reply::Absent, at(75_000));
+
+    assert_eq!(ledger.ends(id), Some(at(70_000 + 10_000 + 102 + 1_000)));
+    assert_eq!(ledger.poll_send(at(81_102)), None);
+    assert_eq!(ledger.settled(), Settled { expired: 1, ..Settled::default() });
+}
+
+/// A set that was answered is executed: its key ends with its TTL, whether or not the node says anything.
+#[test]
+fn an_answered_set_is_owed_no_longer_than_its_key() {
+    let mut ledger = Ledger::default();
+    let mut doubt = unanswered_set();
+    doubt.answered(C1, &Reply::Granted);
+
+    ledger.owe(debt(doubt, 1), at(5_000));
+
+    assert_eq!(ledger.ends(DebtId(0)), Some(at(10_000 + 102 + 1_000)));
 }
 
 /// An answered set is no doubt any more: "not yours" settles it on every connection.

@@ -104,7 +104,8 @@ async fn close_at_any_time_ends_every_wait() {
                 matches!(outcome, Ok(()) | Err(redquorum::AcquireError::Closed)),
                 "{weather:?}: {outcome:?}"
             );
-            assert!(took <= Duration::from_secs(20), "{weather:?}: {took:?}");
+            // A node that hangs on an unanswered set is waited for until the deadline, and connections for half a second more.
+            assert!(took <= Duration::from_millis(20_500), "{weather:?}: {took:?}");
             assert!(matches!(redlock.try_acquire(KEY).await, Err(redquorum::AcquireError::Closed)));
             super::support::heal(&cluster);
             let fresh = cluster.builder().build().await.unwrap();

@@ -7,6 +7,7 @@
 mod cancel;
 mod closing;
 mod drops;
+mod executors;
 mod fencing;
 mod guard;
 mod histories;

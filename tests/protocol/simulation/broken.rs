@@ -45,6 +45,7 @@ pub enum Switch {
     WaitsForAll,
     DebtsNeverEnd,
     DebtsEndEarly,
+    DebtsEndInSilence,
     KeysOutliveTtl,
     SuspectForEver,
     FullNodeWaits,
@@ -144,6 +145,11 @@ pub const ALL: &[(Switch, &str, &str)] = &[
     (Switch::WaitsForAll, "waits-for-all", "an acquire waits for all nodes"),
     (Switch::DebtsNeverEnd, "debts-never-end", "debts are kept for ever"),
     (Switch::DebtsEndEarly, "debts-end-early", "debts end before the key must be gone"),
+    (
+        Switch::DebtsEndInSilence,
+        "debts-end-in-silence",
+        "a debt for an unanswered set counts from the release, not from the node's answer",
+    ),
     (Switch::KeysOutliveTtl, "keys-outlive-ttl", "nodes keep keys beyond their TTL"),
     (Switch::SuspectForEver, "suspect-for-ever", "a node that was suspect once is never used again"),
     (
@@ -277,7 +283,7 @@ impl Switch {
             Self::AsksTwice => Law::AskedOnce,
             Self::WaitsForAll => Law::DecidedAtOnce,
             Self::DebtsNeverEnd => Law::DebtsAreBounded,
-            Self::DebtsEndEarly => Law::DebtsOutlastTheirKey,
+            Self::DebtsEndEarly | Self::DebtsEndInSilence => Law::DebtsOutlastTheirKey,
             Self::KeysOutliveTtl => Law::NoLeftovers,
             Self::SuspectForEver
             | Self::FullNodeWaits

@@ -22,7 +22,7 @@ impl World {
         connection: ConnectionId,
         reply: &Reply,
     ) {
-        let (node, left) = (debt.node.index(), debt.after(connection, reply));
+        let (node, left) = (debt.node.index(), debt.after(connection, reply, self.ledger_now(client)));
         let Some(debt) = left.filter(|_| !self.settles_falsely(reply)) else {
             self.counters.add(Seen::DebtSettledByRelease);
             return self.settled_by_answer(owner, node, connection);
@@ -48,10 +48,14 @@ impl World {
         let actor = &mut self.clients[client];
         let before = actor.ledger.settled().answered;
         actor.ledger.handle_reply(debt, connection, &reply, now);
-        if reply.answers_release() {
-            let witness = &mut actor.debts[number];
-            witness.ends = witness.ends.min(witness.ends_once_left);
+        let (left, witness) = (actor.ledger.ends(debt), &mut actor.debts[number]);
+        witness.ends = left.unwrap_or(witness.ends);
+        let first = reply.answers_release() && !std::mem::replace(&mut witness.heard, true);
+        if let (true, Some(ends)) = (first, left) {
+            let finding = laws::answer_bounds_debt(&self.owners[owner], node, ends, now);
+            self.demand(Law::DebtsAreBounded, finding);
         }
+        let actor = &mut self.clients[client];
         let open = actor.pending_cleanups.contains(&number);
         if actor.ledger.settled().answered > before {
             actor.pending_cleanups.retain(|other| *other != number);
@@ -89,17 +93,22 @@ impl World {
 
     /// The same; `named` where a wake-up told of it.
     pub fn take_on(&mut self, client: usize, owner: usize, debt: Debt, named: bool) {
-        let (node, ends) = (debt.node.index(), debt.ends());
-        // Once any answer says that the owner waits in the queue no more.
-        let left = debt.clone().after(ConnectionId(u64::MAX), &Reply::Absent);
-        let ends_once_left = left.map_or(ends, |left| left.ends());
-        self.demand(Law::DebtsAreBounded, laws::debt_is_bounded(&self.owners[owner], &debt));
+        let node = debt.node.index();
+        let (record, now) = (&self.owners[owner], self.ledger_now(client));
+        let finding = if debt.is_heard() {
+            laws::answer_bounds_debt(record, node, debt.ends(), now)
+        } else {
+            laws::debt_is_bounded(record, &debt)
+        };
+        self.demand(Law::DebtsAreBounded, finding);
         self.owners[owner].nodes[node].released = true;
+        let (unanswered, heard) = (!debt.is_answered(), debt.is_heard());
+        let debt = self.falsify_debt(debt, now);
+        let ends = debt.clone().taken_on(now).ends();
         note!(self, "c{client} owes {} o{owner} until {ends:?}", debt.node);
-        let now = self.ledger_now(client);
         let actor = &mut self.clients[client];
         actor.pending_cleanups.push(actor.debts.len());
-        actor.debts.push(DebtWitness { owner, node, ends, ends_once_left, named });
+        actor.debts.push(DebtWitness { owner, node, ends, unanswered, heard, named });
         actor.ledger.owe(debt, now);
         self.drive_ledger(client);
     }
@@ -152,6 +161,7 @@ impl World {
                 if self.clients[client].client_clock.stood_still().is_none() {
                     let finding = laws::debt_outlasts_its_key(self, &debt);
                     self.demand(Law::DebtsOutlastTheirKey, finding);
+                    self.demand(Law::DebtsOutlastTheirKey, laws::silence_ends_no_debt(&debt));
                 }
             }
             debt.ends > now

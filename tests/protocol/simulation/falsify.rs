@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use redquorum::protocol::answer::Answer;
+use redquorum::protocol::in_doubt::Debt;
 use redquorum::protocol::lease::End;
 use redquorum::protocol::message::{CallId, ConnectionId, NotSent, Operation, Reply};
 use redquorum::protocol::quorum::NodeId;
@@ -136,6 +137,14 @@ impl World {
             Some(Switch::WaitsForAll) => self.withhold(tenure, answer),
             _ => Some(answer),
         }
+    }
+
+    /// A debt as the ledger takes it on. Returns it unchanged unless silence is taken for an answer.
+    pub fn falsify_debt(&self, debt: Debt, now: Instant) -> Debt {
+        if self.broken != Some(Switch::DebtsEndInSilence) {
+            return debt;
+        }
+        debt.clone().after(ConnectionId(u64::MAX), &Reply::Absent, now).unwrap_or(debt)
     }
 
     /// Whether an answer is taken for one that settles a debt.

@@ -195,6 +195,24 @@ pub fn debt_is_bounded(record: &OwnerWitness, debt: &Debt) -> Finding {
     require(debt.ends() <= bound, || format!("owed until {:?}, bound {bound:?}", debt.ends()))
 }
 
+/// Rule 4: once a node has answered a release, a debt there ends one life later, or when what the node was sent last must be
+/// gone.
+pub fn answer_bounds_debt(record: &OwnerWitness, node: usize, ends: Instant, now: Instant) -> Finding {
+    let on_node = &record.nodes[node];
+    let mut longest = Duration::from_millis(record.longest_ttl);
+    if on_node.queued || on_node.named > Instant::default() {
+        longest = longest.max(QUEUE_LIFE);
+    }
+    let life = longest + longest / 100 + Duration::from_millis(2) + MARGIN;
+    let bound = now.max(on_node.last_sent).max(on_node.named).after(life);
+    require(ends <= bound, || format!("owed until {ends:?} after an answer, bound {bound:?}"))
+}
+
+/// Rule 4: while a node says nothing, no debt for an unanswered set ends: the node may still execute it.
+pub fn silence_ends_no_debt(debt: &DebtWitness) -> Finding {
+    require(debt.heard || !debt.unanswered, || format!("{} has not answered since", NodeId::new(debt.node)))
+}
+
 /// Rule 4: no debt outlives its bound. The ledger keeps none whose end has passed.
 pub fn debts_are_bounded(client: &Client) -> Finding {
     let (kept, alive) = (client.ledger.open(), client.pending_cleanups.len());

@@ -125,7 +125,10 @@ pub struct DebtWitness {
     pub owner: usize,
     pub node: usize,
     pub ends: Instant,
-    pub ends_once_left: Instant,
+    /// A set of it was never answered.
+    pub unanswered: bool,
+    /// The node has answered a release of it.
+    pub heard: bool,
     /// A wake-up named it, which says nothing of what was sent.
     pub named: bool,
 }
