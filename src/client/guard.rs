@@ -252,7 +252,7 @@ impl LockGuard {
         let ttl = self.shared.config.ttl(ttl)?;
         // The nodes' tasks may not have noticed yet that the client was closed.
         if self.shared.serves_no_more() && self.lost_now().is_none() {
-            return Err(ExtendError::Closed { key: self.key.to_string(), remaining: self.remaining() });
+            return Err(ExtendError::Closed { key: self.key.clone(), remaining: self.remaining() });
         }
         let began = self.shared.clock.now();
         let event = match &mut self.hold {

@@ -95,16 +95,19 @@ impl Future for Sleep {
         if Instant::now() >= self.at {
             return Poll::Ready(());
         }
-        let (timer, at) = (self.timer, self.at);
+        let (timer, at, waker) = (self.timer, self.at, cx.waker().clone());
         let mut waiting = timer.lock();
         let id = *self.id.get_or_insert_with(|| {
             waiting.next += 1;
             waiting.next
         });
-        waiting.by_moment.insert((at, id), cx.waker().clone());
+        let earlier = waiting.by_moment.insert((at, id), waker);
         if waiting.armed.is_none_or(|armed| at < armed) {
             timer.changed.notify_one();
         }
+        // Dropping a waker may drop a task, and with it another sleep.
+        drop(waiting);
+        drop(earlier);
         Poll::Pending
     }
 }
@@ -112,7 +115,12 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.timer.lock().by_moment.remove(&(self.at, id));
+            let waker = {
+                let mut waiting = self.timer.lock();
+                waiting.by_moment.remove(&(self.at, id))
+            };
+            // Not under the lock: dropping a waker may drop a task, and with it another sleep.
+            drop(waker);
         }
     }
 }

@@ -57,7 +57,7 @@ pub enum ExtendError {
     )]
     Closed {
         /// The key on the servers.
-        key: String,
+        key: Key,
         /// What is left of the old validity.
         remaining: Duration,
     },

@@ -46,7 +46,7 @@ pub enum ReleaseError {
     #[error("lock \"{key}\" is left to its TTL, the client was closed or its runtime has ended: {report}")]
     Closed {
         /// The key on the servers.
-        key: String,
+        key: Key,
         /// What each node answered.
         report: Report,
     },
