@@ -121,7 +121,7 @@ impl Servers {
                 && is("persistence", "aof_last_bgrewrite_status", "ok")
                 && replica.get(MARKER) == primary.get(MARKER)
         };
-        let deadline = Instant::now() + ms(5_000);
+        let deadline = Instant::now() + ms(20_000);
         while !in_step() {
             if Instant::now() > deadline {
                 replica.command(&["REPLICAOF", "NO", "ONE"]);
