@@ -15,6 +15,10 @@ test-matrix: ## Run the tests against each supported server version
 # All of it with the same features, so that nothing is built twice.
 soak_test = cargo test --release --workspace --all-features
 
+.PHONY: test-holders
+test-holders: ## Put each known case of two holders to each server version, 50 times at random moments; RUNS=5 for less: an hour
+	@scripts/test-holders.sh $(RUNS)
+
 .PHONY: soak
 soak: ## Torture for an hour, then the promised figures in full size, on a quiet machine
 	$(soak_test) --test torture -- --ignored long_storm --nocapture

@@ -120,10 +120,12 @@ pub use client::{
     AcquireError, BuildError, ExtendError, Health, Inspection, IntoNode, InvalidRequest, LockGuard,
     LockParts, LockRequest, NodeAddress, NodeInspection, NodeReport, NodeState, NodeStatus, NodeVote,
     Outcome, Persistence, Redlock, RedlockBuilder, ReleaseError, Report, ResumeError, ResumeRequest, Role,
-    WithLockError,
+    Scripts, WithLockError,
 };
 #[cfg(feature = "runtime")]
 pub use protocol::fencing::FencingToken;
+#[cfg(feature = "runtime")]
+pub use protocol::message::Key;
 #[cfg(feature = "runtime")]
 pub use runtime::loss::Lost;
 

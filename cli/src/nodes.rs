@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redquorum::{Health, NodeStatus, NodeVote, Redlock};
+use redquorum::{Health, NodeStatus, NodeVote, Redlock, Scripts};
 use serde_json::{Value, json};
 
 use crate::args::Common;
@@ -36,7 +36,7 @@ pub async fn nodes(common: &Common, output: &Output) -> Result<u8, Failure> {
     for (index, node) in nodes.iter().enumerate() {
         if let NodeVote::SameServer { earlier } = node.vote {
             let text = format!(
-                "n{} is the same server as n{earlier} and has no vote of its own; `redquorum run` refuses such a list",
+                "n{} is the same server as n{earlier} and has no vote of its own; take one of the two addresses from the list",
                 index + 1
             );
             output.remark("same_server", &text, json!({ "node": index + 1, "earlier": earlier }));
@@ -147,6 +147,11 @@ pub fn value(node: &NodeStatus) -> Value {
         "uptime_s": node.uptime.map(|uptime| uptime.as_secs()),
         "persistence": node.persistence.as_ref().map(|persistence| persistence.to_string()),
         "eviction_policy": node.eviction_policy.as_deref(),
+        "scripts": node.scripts.map(|scripts| match scripts {
+            Scripts::Allowed => "allowed",
+            Scripts::Replaced => "replaced",
+            _ => "missing",
+        }),
         "round_trip_ms": node.round_trip.map(millis),
     })
 }

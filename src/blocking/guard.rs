@@ -10,6 +10,7 @@ use crate::client::error::{ExtendError, ReleaseError};
 use crate::client::parts::LockParts;
 use crate::client::report::Report;
 use crate::protocol::fencing::FencingToken;
+use crate::protocol::message::Key;
 use crate::runtime::loss::Lost;
 
 /// A held lock. As [`redquorum::LockGuard`](crate::LockGuard): until [`LockGuard::remaining`] is zero, no other client of these
@@ -63,7 +64,7 @@ impl LockGuard {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn key(&self) -> &[u8] {
+    pub fn key(&self) -> &Key {
         self.inner.key()
     }
 
@@ -196,7 +197,7 @@ impl LockGuard {
     pub fn extend(&mut self, ttl: Duration) -> Result<(), ExtendError> {
         let extended = self.runtime.wait(self.inner.extend(ttl));
         extended.unwrap_or_else(|| {
-            let key = self.key().escape_ascii().to_string();
+            let key = self.key().clone();
             Err(ExtendError::Unconfirmed { key, remaining: self.remaining(), report: self.report() })
         })
     }
@@ -219,7 +220,7 @@ impl LockGuard {
     /// Each tells how far the lock was still this holder's; none leaves anything for the caller to do.
     pub fn release(self) -> Result<(), ReleaseError> {
         let Self { inner, runtime } = self;
-        let (key, report) = (inner.key().escape_ascii().to_string(), inner.report());
+        let (key, report) = (inner.key().clone(), inner.report());
         let released = runtime.wait(inner.release());
         released.unwrap_or(Err(ReleaseError::Unconfirmed { key, report }))
     }

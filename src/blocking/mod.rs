@@ -340,7 +340,7 @@ mod tests {
         let there = Redlock { inner: here.inner.clone(), runtime: Arc::new(Runtime::forked()) };
         let copy = |guard: &LockGuard| {
             // A guard cannot be copied as a fork does; another one of the same client serves.
-            let other = here.acquire([guard.key(), b"-copy"].concat()).unwrap();
+            let other = here.acquire([guard.key().as_bytes(), b"-copy"].concat()).unwrap();
             LockGuard::new(other.into_inner(), there.runtime.clone())
         };
         let guard = here.acquire("a").unwrap();

@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Delay};
 use crate::node::{Address, Node, State};
 use crate::protocol::acquire::Wait;
-use crate::protocol::quorum::{MAX_NODES, Quorum};
+use crate::protocol::quorum::{MAX_NODES, NodeId, Quorum};
 use crate::protocol::validity::Drift;
 use crate::runtime::shared::Shared;
 use crate::runtime::start::start;
@@ -482,7 +482,6 @@ impl RedlockBuilder {
         let redlock = Redlock { shared, renewal };
         if !self.lazy {
             connected(&redlock.shared).await?;
-            refuse_one_server_twice(&redlock.shared)?;
         }
         Ok(redlock)
     }
@@ -499,27 +498,22 @@ fn refuse_duplicates(nodes: &[NodeAddress]) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// Two spellings of one server's address are one server all the same, which its run id or its marker shows.
-fn refuse_one_server_twice(shared: &Shared) -> Result<(), BuildError> {
-    let Some((first, second)) = shared.node_table.same_server() else { return Ok(()) };
-    let (first, second) = (first.index(), second.index());
-    let name =
-        |index: usize| shared.nodes.get(index).map(|node| node.address().to_string()).unwrap_or_default();
-    let address = format!("{} and {}", name(first), name(second));
-    Err(BuildError::DuplicateNode { first: first + 1, second: second + 1, address })
-}
-
-/// Waits until a quorum is connected, and a little longer for the rest.
+/// Waits until a quorum is connected, and a little longer for the rest. Two spellings of one server's address are one server
+/// all the same, which its run or its marker shows: it counts once.
 async fn connected(shared: &Shared) -> Result<(), BuildError> {
     let limit = shared.config.connect_timeout;
     let deadline = shared.clock.now().after(limit);
     let mut states: Vec<_> = shared.nodes.iter().map(Node::state).collect();
     let quorum_is_up = async {
         loop {
-            let up = states.iter_mut().map(|state| *state.borrow_and_update() == State::Up);
-            let up = up.filter(|up| *up).count();
-            if up >= shared.quorum.needed() {
-                return;
+            let up: Vec<_> = states.iter_mut().map(|state| *state.borrow_and_update() == State::Up).collect();
+            let servers =
+                up.iter().enumerate().filter(|(index, up)| **up && !is_double(shared, *index)).count();
+            if servers >= shared.quorum.needed() {
+                return true;
+            }
+            if up.iter().all(|up| *up) {
+                return false;
             }
             let changes = states.iter_mut().map(|state| Box::pin(state.changed()));
             let _ = futures::future::select_all(changes).await;
@@ -527,7 +521,7 @@ async fn connected(shared: &Shared) -> Result<(), BuildError> {
     };
     let reached = tokio::select! {
         biased;
-        () = quorum_is_up => true,
+        reached = quorum_is_up => reached,
         () = shared.clock.sleep_until(deadline) => false,
     };
     // Attempts that take the whole of the connect timeout end at this same moment: then each can say why.
@@ -541,18 +535,42 @@ async fn connected(shared: &Shared) -> Result<(), BuildError> {
         _ = futures::future::join_all(first_attempts) => {}
         () = shared.clock.sleep_until(grace) => {}
     }
-    if reached { Ok(()) } else { Err(not_connected(shared, limit)) }
+    // The last one of a quorum may have come in the grace.
+    let up = shared.nodes.iter().filter(|node| *node.state().borrow() == State::Up).count();
+    if reached || up >= shared.quorum.needed() { Ok(()) } else { Err(not_connected(shared, limit)) }
+}
+
+fn is_double(shared: &Shared, index: usize) -> bool {
+    shared.node_table.double_of(NodeId::new(index)).is_some()
+}
+
+/// With every node connected, what is missing are servers: some are named twice.
+fn one_server_twice(shared: &Shared) -> Option<BuildError> {
+    let all_up = shared.nodes.iter().all(|node| *node.state().borrow() == State::Up);
+    let mut numbers = (0..shared.nodes.len()).filter(|_| all_up);
+    let (second, first) =
+        numbers.find_map(|index| Some((index, shared.node_table.double_of(NodeId::new(index))?.index())))?;
+    let name =
+        |index: usize| shared.nodes.get(index).map(|node| node.address().to_string()).unwrap_or_default();
+    let address = format!("{} and {}", name(first), name(second));
+    Some(BuildError::DuplicateNode { first: first + 1, second: second + 1, address })
 }
 
 fn not_connected(shared: &Shared, within: Duration) -> BuildError {
+    if let Some(error) = one_server_twice(shared) {
+        return error;
+    }
     let mut connected = 0;
     let mut troubles = Vec::new();
     for (index, node) in shared.nodes.iter().enumerate() {
         let trouble = match &*node.state().borrow() {
-            State::Up => {
-                connected += 1;
-                continue;
-            }
+            State::Up => match shared.node_table.double_of(NodeId::new(index)) {
+                None => {
+                    connected += 1;
+                    continue;
+                }
+                Some(other) => format!("the same server as {other}"),
+            },
             State::Connecting => "no answer yet".to_owned(),
             State::Suspect => "silent".to_owned(),
             State::Down(trouble) => trouble.to_string(),

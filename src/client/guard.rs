@@ -118,8 +118,8 @@ impl LockGuard {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn key(&self) -> &[u8] {
-        self.key.as_bytes()
+    pub fn key(&self) -> &Key {
+        &self.key
     }
 
     /// The holder's fencing token: greater than that of every earlier holder of this key that asked for one. `None` where the
@@ -267,7 +267,7 @@ impl LockGuard {
             }
             event => event,
         };
-        let key = self.key.to_string();
+        let key = self.key.clone();
         match event {
             Event::NotExtended(NotExtended::Unconfirmed) => Err(ExtendError::Unconfirmed {
                 key,
@@ -275,11 +275,11 @@ impl LockGuard {
                 report: self.report().of_an_extension(),
             }),
             Event::NotExtended(NotExtended::Lost) => {
-                tracing::warn!(key, "lock lost: no quorum carries this holder any more");
+                tracing::warn!(%key, "lock lost: no quorum carries this holder any more");
                 Err(ExtendError::Lost { key, report: self.report().of_an_extension() })
             }
             Event::NotExtended(NotExtended::Expired) => {
-                tracing::warn!(key, "lock lost: expired before it was extended");
+                tracing::warn!(%key, "lock lost: expired before it was extended");
                 Err(ExtendError::Expired { key })
             }
             // A lease that is being extended has no other events.
@@ -318,7 +318,6 @@ impl LockGuard {
             return Ok(());
         }
         let report = Report::new(&driver.round(), &shared.nodes).of_a_release();
-        let key = key.to_string();
         Err(match released {
             Released::TakenOver => ReleaseError::TakenOver { key, report },
             Released::Gone => ReleaseError::Expired { key, report },

@@ -30,7 +30,7 @@ pub use parts::LockParts;
 pub use report::{Inspection, NodeInspection, NodeReport, NodeState, Outcome, Report};
 pub use request::LockRequest;
 pub use resume::ResumeRequest;
-pub use status::{Health, NodeStatus, NodeVote, Persistence, Role};
+pub use status::{Health, NodeStatus, NodeVote, Persistence, Role, Scripts};
 
 /// How soon, at first, and how often, in the long run, a closing client looks whether all is settled. Looking costs nobody
 /// else anything, which being told would.

@@ -36,7 +36,7 @@ use crate::runtime::shared::Shared;
 /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
 /// # use std::time::Duration;
 /// let parts = redlock.acquire("invoice:4711").await?.into_parts().await?;
-/// println!("{} was held for another {:?}", parts.key().escape_ascii(), parts.remaining());
+/// println!("{} was held for another {:?}", parts.key(), parts.remaining());
 /// # Ok(())
 /// # }
 /// ```
@@ -44,7 +44,8 @@ use crate::runtime::shared::Shared;
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LockParts {
-    key: Vec<u8>,
+    #[cfg_attr(feature = "serde", serde(with = "bytes"))]
+    key: Key,
     /// With which the key begins: it names the queue and the counter as well.
     prefix: Vec<u8>,
     /// 32 upper-case hex digits.
@@ -58,6 +59,22 @@ pub struct LockParts {
     #[cfg_attr(feature = "serde", serde(default))]
     token: Option<u64>,
     until: Option<Until>,
+}
+
+/// A key as its bytes.
+#[cfg(feature = "serde")]
+mod bytes {
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    use crate::protocol::message::Key;
+
+    pub(super) fn serialize<S: Serializer>(key: &Key, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(key.as_bytes())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Key, D::Error> {
+        Vec::deserialize(deserializer).map(|bytes: Vec<u8>| Key::new(bytes))
+    }
 }
 
 /// The end of validity on one machine's clock.
@@ -77,7 +94,7 @@ impl LockParts {
         let until = shared.clock.to_machine(validity.until());
         let until = |clock| Until { clock, nanos: until.as_nanos() };
         Some(Self {
-            key: lease.key().as_bytes().to_vec(),
+            key: lease.key().clone(),
             prefix: shared.config.prefix.clone(),
             owner: String::from_utf8_lossy(&lease.owner().to_hex()).into_owned(),
             remaining: validity.remaining(now),
@@ -94,11 +111,11 @@ impl LockParts {
     /// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
     /// # let parts = redlock.acquire("report").await?.into_parts().await?;
-    /// println!("{}", parts.key().escape_ascii());
+    /// println!("{}", parts.key());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn key(&self) -> &[u8] {
+    pub fn key(&self) -> &Key {
         &self.key
     }
 
@@ -186,7 +203,7 @@ impl LockParts {
 impl fmt::Debug for LockParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockParts")
-            .field("key", &Key::new(self.key.as_slice()))
+            .field("key", &self.key)
             .field("remaining", &self.remaining)
             .field("portable", &self.settled)
             .finish_non_exhaustive()

@@ -54,7 +54,7 @@ pub struct NodeReport {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
-    key: String,
+    key: Key,
     nodes: Arc<[NodeInspection]>,
 }
 
@@ -95,7 +95,7 @@ impl Inspection {
             .into_iter()
             .zip(nodes)
             .map(|(told, node)| NodeInspection { address: node.address().clone(), state: state(told) });
-        Self { key: key.to_string(), nodes: nodes.collect() }
+        Self { key: key.clone(), nodes: nodes.collect() }
     }
 
     /// What a client tells that can ask no node any more.
@@ -356,6 +356,9 @@ impl Outcome {
             Reply::Uncounted(Uncounted::SameServer(node)) => {
                 Self::NonVoting(format!("it is the same server as {node}"))
             }
+            Reply::Uncounted(Uncounted::Implausible) => Self::NonVoting(
+                "its fencing counter for this key is ahead of all clocks and of the other nodes".to_owned(),
+            ),
             Reply::Uncounted(Uncounted::SeveralServers) => {
                 Self::NonVoting("several servers answer in turn at its address".to_owned())
             }

@@ -10,7 +10,8 @@ use crate::client::guard::LockGuard;
 use crate::client::options::Options;
 use crate::client::parts::LockParts;
 use crate::client::report::Report;
-use crate::protocol::fencing::Carry;
+use crate::config::InvalidRequest;
+use crate::protocol::fencing::{Carry, FencingToken};
 use crate::runtime::loss::Lost;
 use crate::runtime::resume::{self, NotResumed};
 
@@ -169,8 +170,13 @@ impl ResumeRequest {
         let (terms, keeping) = options.terms(&shared.config, shared.quorum)?;
         let (key, owner) = parts.read(&shared.config)?;
         let retention = shared.config.retention();
+        let token = parts.fencing_token().map(FencingToken::as_u64);
+        // No lock has such a token: it would spend the tokens of the key on all nodes.
+        if shared.most_expected().is_some_and(|most| token.is_some_and(|token| token > most)) {
+            return Err(InvalidRequest::MalformedParts.into());
+        }
         let carry = parts.fencing_token().map(|token| Carry { token, retention });
-        let (name, resumed) = (key.to_string(), parts.resumed(&shared));
+        let (name, resumed) = (key.clone(), parts.resumed(&shared));
         let request = resume::Request { key, owner, terms, keeping, carry, resumed };
         let (driver, lease) = resume::resume(&shared, request).await.map_err(|why| match why {
             NotResumed::Closed => ResumeError::Closed,

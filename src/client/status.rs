@@ -8,7 +8,7 @@ use crate::node::{Node, State};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::{self, Standing};
 use crate::protocol::time::Instant;
-use crate::registry::Facts;
+use crate::registry::{Facts, ScriptUse};
 use crate::runtime::shared::Shared;
 
 /// How one node is. What it did not tell, because it was never connected or because the user must not ask, is `None`.
@@ -44,6 +44,8 @@ pub struct NodeStatus {
     pub persistence: Option<Persistence>,
     /// What the server does when its memory is full: anything but `noeviction` may free a lock that is held.
     pub eviction_policy: Option<Arc<str>>,
+    /// Whether this client may use scripts there.
+    pub scripts: Option<Scripts>,
     /// How long it takes from handing the node a command to reading its answer, smoothed over some ten of them.
     pub round_trip: Option<Duration>,
 }
@@ -103,9 +105,10 @@ pub enum NodeVote {
     },
     /// They do not count: the node is a replica.
     Replica,
-    /// They do not count: the node is the same server as an earlier one.
+    /// They do not count: the node is the same server as another one, or a promoted replica that still carries that one's
+    /// marker, until it gets a marker of its own.
     SameServer {
-        /// Which one, counted from 1.
+        /// Which one, counted from 1. It is an earlier one of the list, except for a promoted replica.
         earlier: usize,
     },
     /// They do not count: several servers answer in turn at the node's address, as behind a proxy that chooses among them.
@@ -131,6 +134,29 @@ pub enum Role {
     Primary,
     /// It follows another server.
     Replica,
+}
+
+/// Whether a client may use scripts on a server, by its rights and by what the server and anything in between allow.
+///
+/// ```no_run
+/// # async fn example(redlock: redquorum::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+/// use redquorum::Scripts;
+///
+/// let without = redlock.nodes().into_iter().filter(|node| node.scripts == Some(Scripts::Missing));
+/// without.for_each(|node| println!("{} can keep no lock: allow EVALSHA and EVAL", node.address));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Scripts {
+    /// They may be used.
+    Allowed,
+    /// They are refused. Locks are extended by `SET … IFEQ` and released by `DELIFEQ` or `DELEX`. Waiters ask again, in no order,
+    /// and the node takes no part in fenced locks.
+    Replaced,
+    /// They are refused, and the server has nothing in their place: it is sent no lock that could not be extended and released.
+    Missing,
 }
 
 /// What a restart leaves of a server's keys.
@@ -169,7 +195,7 @@ pub(crate) fn of(shared: &Shared) -> Vec<NodeStatus> {
 }
 
 fn status(shared: &Shared, id: NodeId, node: &Node, now: Instant) -> NodeStatus {
-    let Facts { version, run_id, role, uptime, append_only, fsync, eviction, .. } =
+    let Facts { version, run_id, role, uptime, append_only, fsync, eviction, scripts, .. } =
         shared.node_table.facts(id);
     NodeStatus {
         address: node.address().clone(),
@@ -181,8 +207,7 @@ fn status(shared: &Shared, id: NodeId, node: &Node, now: Instant) -> NodeStatus 
         },
         vote: match shared.node_table.standing(id, now) {
             Standing::CountsFrom(from) if from <= now => NodeVote::Counts,
-            Standing::CountsFrom(Instant::FAR_FUTURE) => NodeVote::TooYoung { remaining: None },
-            Standing::CountsFrom(from) => NodeVote::TooYoung { remaining: Some(from.since(now)) },
+            standing @ Standing::CountsFrom(_) => NodeVote::TooYoung { remaining: standing.remaining(now) },
             Standing::Replica => NodeVote::Replica,
             Standing::SameAs(earlier) => NodeVote::SameServer { earlier: earlier.index() + 1 },
             Standing::Several => NodeVote::SeveralServers,
@@ -199,6 +224,11 @@ fn status(shared: &Shared, id: NodeId, node: &Node, now: Instant) -> NodeStatus 
             false => Persistence::Snapshots,
         }),
         eviction_policy: eviction,
+        scripts: scripts.map(|scripts| match scripts {
+            ScriptUse::Allowed => Scripts::Allowed,
+            ScriptUse::Replaced => Scripts::Replaced,
+            ScriptUse::Missing => Scripts::Missing,
+        }),
         round_trip: shared.node_table.round_trip(id),
     }
 }
@@ -212,6 +242,7 @@ impl fmt::Display for NodeStatus {
             self.uptime.map(|uptime| format!("up for {} s", uptime.as_secs())),
             self.persistence.as_ref().map(|persistence| persistence.to_string()),
             self.eviction_policy.as_ref().map(|policy| policy.to_string()),
+            self.scripts.filter(|scripts| *scripts != Scripts::Allowed).map(|scripts| scripts.to_string()),
             self.round_trip.map(|round_trip| format!("answers in {round_trip:.1?}")),
         ];
         texts.iter().flatten().try_for_each(|text| write!(f, ", {text}"))
@@ -247,6 +278,16 @@ impl fmt::Display for Role {
         f.write_str(match self {
             Self::Primary => "primary",
             Self::Replica => "replica",
+        })
+    }
+}
+
+impl fmt::Display for Scripts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Allowed => "scripts allowed",
+            Self::Replaced => "scripts refused, replaced by commands",
+            Self::Missing => "scripts refused",
         })
     }
 }

@@ -168,7 +168,7 @@ pub(crate) fn judge<T>(guard: &LockGuard, output: T) -> Result<T, WithLockError<
 }
 
 fn lost_to<T>(guard: &LockGuard, reason: Lost, output: Option<T>) -> WithLockError<T> {
-    WithLockError::Lost { key: guard.key().escape_ascii().to_string(), reason, output }
+    WithLockError::Lost { key: guard.key().clone(), reason, output }
 }
 
 /// Releases. What the work returned is not held back by trouble with that.

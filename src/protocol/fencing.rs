@@ -19,6 +19,10 @@ use crate::protocol::time::Instant;
 /// tokens by this much. Well-kept clocks differ by less than a second.
 pub const MOST_AHEAD: Duration = Duration::from_secs(10);
 
+/// What a number may be beyond [`MOST_AHEAD`] of the foremost node that this client knows: other clients know other nodes,
+/// and each claim advances a counter by one at least.
+const ALLOWANCE: Duration = Duration::from_secs(1);
+
 /// Counters end below this, which is close to 2^53, where the numbers of server scripts stop being exact. In microseconds
 /// since 1970 it is the year 2255.
 pub const END: u64 = 9_000_000_000_000_000;
@@ -156,6 +160,26 @@ pub fn candidate(wall: u64, nodes: impl IntoIterator<Item = u64>) -> u64 {
     nodes.into_iter().max().map_or(wall, |foremost| wall.min(foremost.saturating_add(ahead)))
 }
 
+/// The highest number that candidates explain, as far as the client knows the `nodes`' clocks; `None` if it knows none.
+///
+/// A number above it may be honest: some clients know a node whose clock is further ahead. Then a quorum of nodes stands at such
+/// numbers, and each later quorum has one of these nodes.
+pub fn most_expected(nodes: impl IntoIterator<Item = u64>) -> Option<u64> {
+    let beyond = u64::try_from((MOST_AHEAD + ALLOWANCE).as_micros()).unwrap_or(u64::MAX);
+    nodes.into_iter().max().map(|foremost| foremost.saturating_add(beyond))
+}
+
+/// A grant whose number no clock explains, as long as no other node confirms it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Doubted {
+    /// Who granted.
+    pub node: NodeId,
+    /// The number.
+    pub number: FencingToken,
+    /// Whether the grant counts if the number is believed.
+    pub counts: bool,
+}
+
 /// One lease's way to its token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fencing {
@@ -171,18 +195,25 @@ pub struct Fencing {
     claimed: NodeSet,
     /// Q nodes stand at it.
     settled: bool,
+    /// Numbers above this are doubted.
+    expected: u64,
+    /// The node with the highest such number, if it is the only one that has one as high.
+    doubted: Option<Doubted>,
 }
 
 impl Fencing {
     /// Of an acquire whose clock was started at `started`. With [`Fence::Carry`] it has its token already.
-    pub fn new(fence: Fence, started: Instant) -> Self {
+    ///
+    /// Numbers above `expected` are doubted, if there is one; see [`most_expected`].
+    pub fn new(fence: Fence, expected: Option<u64>, started: Instant) -> Self {
         let (candidate, retention, highest) = match fence {
             Fence::Advance { candidate, retention } => (candidate, retention, 0),
             Fence::Carry(Carry { token, retention }) => (token.0, retention, token.0),
         };
         let settled = matches!(fence, Fence::Carry(_));
         let (standing, claimed) = (NodeSet::EMPTY, NodeSet::EMPTY);
-        Self { candidate, retention, started, highest, standing, claimed, settled }
+        let expected = expected.unwrap_or(u64::MAX);
+        Self { candidate, retention, started, highest, standing, claimed, settled, expected, doubted: None }
     }
 
     /// When the acquire's clock was started.
@@ -198,6 +229,47 @@ impl Fencing {
     /// What everything after the acquire's claims carries along.
     pub fn carry(&self) -> Carry {
         Carry { token: FencingToken(self.highest), retention: self.retention }
+    }
+
+    /// A node granted at a number. It is believed if a clock explains it, or if another of at least three nodes has one as high.
+    /// Returns whether it is, and the earlier grant that it confirms.
+    ///
+    /// One node's number alone must not be taken: a single node with a number close to the end would spend the key's tokens on all
+    /// nodes. Not taking it is safe. A token that was handed out stands at Q nodes, so Q grants at lower numbers cannot be. They
+    /// would need nodes that lost their counters, and then clocks decide as they always do.
+    pub fn believes(&mut self, grant: Doubted, quorum: Quorum) -> (bool, Option<Doubted>) {
+        let number = grant.number.0;
+        if number <= self.expected || quorum.nodes() < 3 {
+            return (true, None);
+        }
+        if grant.counts {
+            // The lock is this owner's there, whatever the number: a raise counts.
+            self.claimed.insert(grant.node);
+        }
+        let Some(other) = self.doubted.filter(|other| other.node != grant.node) else {
+            self.doubted = Some(grant);
+            return (false, None);
+        };
+        self.expected = number.min(other.number.0);
+        let (believed, confirmed) = (number <= self.expected, other.number.0 <= self.expected);
+        self.doubted = match (believed, confirmed) {
+            (true, true) => None,
+            (true, false) => Some(other),
+            (false, _) => Some(grant),
+        };
+        (believed, confirmed.then_some(other))
+    }
+
+    /// The node whose grant would count if its number were believed. It is taken once.
+    pub fn take_doubted(&mut self) -> Option<NodeId> {
+        let doubted = self.doubted.as_mut().filter(|doubted| doubted.counts)?;
+        doubted.counts = false;
+        Some(doubted.node)
+    }
+
+    /// Whether a grant waits for another node to confirm its number.
+    pub fn has_doubted(&self) -> bool {
+        self.doubted.is_some_and(|doubted| doubted.counts)
     }
 
     /// A node granted, whether or not its grant counts, and stands at this number.
@@ -328,7 +400,7 @@ mod tests {
     #[test]
     fn token_is_agreed_by_a_quorum_of_grants() {
         let (three, retention) = (Quorum::of(3).unwrap(), WEEK);
-        let mut same = Fencing::new(Fence::Advance { candidate: 10, retention }, Instant::default());
+        let mut same = Fencing::new(Fence::Advance { candidate: 10, retention }, None, Instant::default());
         same.granted(NodeId::new(0), FencingToken(10));
         same.granted(NodeId::new(0), FencingToken(10));
         assert!(!same.is_agreed(three), "one node, whatever it repeats");
@@ -336,7 +408,7 @@ mod tests {
         assert!(same.is_agreed(three));
         assert_eq!(same.token(), None, "not before it is settled");
 
-        let mut split = Fencing::new(Fence::Advance { candidate: 10, retention }, Instant::default());
+        let mut split = Fencing::new(Fence::Advance { candidate: 10, retention }, None, Instant::default());
         for (node, number) in [(0, 10), (1, 12), (2, 10)] {
             split.granted(NodeId::new(node), FencingToken(number));
         }

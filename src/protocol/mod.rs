@@ -16,6 +16,7 @@ pub mod lease;
 pub mod message;
 mod per_node;
 pub mod quorum;
+pub mod reconnect;
 pub mod renewal;
 pub mod restart;
 pub mod round;

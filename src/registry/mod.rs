@@ -20,5 +20,5 @@ mod wakeups;
 pub(crate) use contended_keys::ContendedKeys;
 pub(crate) use debts::{Debts, Notice};
 pub(crate) use mailbox::{Mailbox, News};
-pub(crate) use node_table::{Adoption, Facts, NodeTable};
+pub(crate) use node_table::{Adoption, Facts, NodeTable, ScriptUse};
 pub(crate) use wakeups::{Listening, Seat, Wakeups};

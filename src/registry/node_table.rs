@@ -12,14 +12,16 @@ use futures::task::AtomicWaker;
 use tokio::sync::watch;
 
 use crate::protocol::quorum::{NodeId, Quorum};
-use crate::protocol::restart::{ClientClock, Jump, LOOKS_LAST, Role, Standing, StoodStill};
+use crate::protocol::restart::{
+    ClientClock, Double, Id, Identity, Jump, LOOKS_LAST, Role, Standing, StoodStill, double,
+};
 use crate::protocol::time::Instant;
 
 /// For so long after a client was the first on its nodes, those that connect a little later are new as well. They were
 /// all asked at the same time; a node that comes later may have been away, and may have forgotten.
 const ADOPTING: Duration = Duration::from_secs(1);
 
-/// No earlier node is the same server.
+/// No other node is the same server.
 const NONE: u8 = u8::MAX;
 
 /// The nodes of one client.
@@ -47,6 +49,8 @@ struct Records {
 #[derive(Clone, Debug, Default)]
 struct NodeRecord {
     facts: Facts,
+    /// The marker that it had when it was last seen as a replica.
+    followed_with: Option<Id>,
     /// Whether it had a marker when it was first asked, or was given one by somebody else since.
     had_marker: Option<bool>,
     /// It was given one by this client, as a node that nobody had met before.
@@ -67,6 +71,21 @@ pub(crate) struct Facts {
     /// What it does when its memory is full.
     pub(crate) eviction: Option<Arc<str>>,
     pub(crate) marker: Option<Arc<[u8]>>,
+    /// Its replication history, and the one that this follows on.
+    pub(crate) replication: Option<Arc<str>>,
+    pub(crate) former: Option<Arc<str>>,
+    /// Whether scripts may be used.
+    pub(crate) scripts: Option<ScriptUse>,
+}
+
+/// Whether scripts may be used on a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScriptUse {
+    Allowed,
+    /// Refused: the server's own commands stand in their place.
+    Replaced,
+    /// Refused, and nothing stands in their place.
+    Missing,
 }
 
 /// What is read with each vote.
@@ -82,8 +101,10 @@ struct Cell {
     settled: AtomicU64,
     /// The node's task.
     task: AtomicWaker,
-    /// The earlier node that is the same server.
+    /// The node beside which it has no vote, as the same server or with a copy of its marker.
     same_as: AtomicU8,
+    /// Its marker is a copy of that node's, and is to be renewed.
+    copied: AtomicBool,
     /// In nanoseconds, smoothed; 0 where none is known.
     round_trip: AtomicU64,
     /// How far its clock is ahead of this client's steady one, in microseconds.
@@ -115,6 +136,7 @@ impl NodeTable {
             settled: AtomicU64::new(0),
             task: AtomicWaker::new(),
             same_as: AtomicU8::new(NONE),
+            copied: AtomicBool::new(false),
             round_trip: AtomicU64::new(0),
             ahead: AtomicI64::new(UNREAD),
         };
@@ -263,32 +285,46 @@ impl NodeTable {
         self.lock().places.get(node.index()).map(|place| place.facts.clone()).unwrap_or_default()
     }
 
-    /// What the node tells of itself now. Returns the earlier node that turns out to be the same server, where that
-    /// was not known.
-    pub(crate) fn note(&self, node: NodeId, facts: Facts) -> Option<NodeId> {
+    /// What the node tells of itself now. What follows for the votes of all nodes is said once.
+    pub(crate) fn note(&self, node: NodeId, facts: Facts) {
         let mut places = self.lock();
-        let place = places.places.get_mut(node.index())?;
+        let Some(place) = places.places.get_mut(node.index()) else { return };
+        if facts.role == Some(Role::Replica) && facts.marker.is_some() {
+            place.followed_with = facts.marker.as_deref().map(Id::of);
+        }
         place.facts = facts;
-        let mut found = None;
-        for (later, cell) in self.cells.iter().enumerate() {
-            let earlier = (0..later).find(|earlier| places.are_one(*earlier, later));
-            let same = earlier.map_or(NONE, |earlier| earlier as u8);
-            let before = cell.same_as.swap(same, Ordering::AcqRel);
-            if let (Some(earlier), true) = (earlier, before != same) {
-                found = Some((NodeId::new(earlier), NodeId::new(later)));
+        let identities: Vec<_> = places.places.iter().map(NodeRecord::identity).collect();
+        for (index, cell) in self.cells.iter().enumerate() {
+            let found = double(&identities, index);
+            let other = found.map_or(NONE, |found| found.other() as u8);
+            let copied = matches!(found, Some(Double::CopyOf(_)));
+            cell.copied.store(copied, Ordering::Release);
+            let before = cell.same_as.swap(other, Ordering::AcqRel);
+            let (Some(found), true) = (found, before != other) else { continue };
+            let (node, other) = (NodeId::new(index), NodeId::new(found.other()));
+            match found {
+                Double::SameAs(_) => {
+                    tracing::warn!(%node, %other, "two addresses are one server, the later does not vote");
+                }
+                Double::CopyOf(_) => tracing::warn!(
+                    %node, %other,
+                    "this node was a replica and has the other's marker, it does not vote until it has its own"
+                ),
             }
         }
-        let (earlier, later) = found?;
-        tracing::warn!(%earlier, %later, "two addresses are one server, the later does not vote");
-        Some(earlier)
     }
 
-    /// Two nodes that are one server, the earlier first.
-    pub(crate) fn same_server(&self) -> Option<(NodeId, NodeId)> {
-        self.cells.iter().enumerate().find_map(|(later, cell)| match cell.same_as.load(Ordering::Acquire) {
+    /// The node beside which this one has no vote, as the same server or with a copy of its marker.
+    pub(crate) fn double_of(&self, node: NodeId) -> Option<NodeId> {
+        match self.cells.get(node.index())?.same_as.load(Ordering::Acquire) {
             NONE => None,
-            earlier => Some((NodeId::new(earlier.into()), NodeId::new(later))),
-        })
+            other => Some(NodeId::new(other.into())),
+        }
+    }
+
+    /// Whether the node's marker is a copy of another node's, from the time when it was a replica.
+    pub(crate) fn has_copied_marker(&self, node: NodeId) -> bool {
+        self.cells.get(node.index()).is_some_and(|cell| cell.copied.load(Ordering::Acquire))
     }
 
     /// The node was asked for its marker, for the first time or again.
@@ -337,13 +373,18 @@ impl NodeTable {
     }
 }
 
-impl Records {
-    fn are_one(&self, earlier: usize, later: usize) -> bool {
-        let (Some(one), Some(other)) = (self.places.get(earlier), self.places.get(later)) else {
-            return false;
-        };
-        let same_run = one.facts.run_id.is_some() && one.facts.run_id == other.facts.run_id;
-        same_run || (one.facts.marker.is_some() && one.facts.marker == other.facts.marker)
+impl NodeRecord {
+    fn identity(&self) -> Identity {
+        let id = |text: &Option<Arc<str>>| text.as_ref().map(|text| Id::of(text.as_bytes()));
+        let facts = &self.facts;
+        Identity {
+            run: id(&facts.run_id),
+            role: facts.role,
+            marker: facts.marker.as_deref().map(Id::of),
+            replication: id(&facts.replication),
+            former: id(&facts.former),
+            followed_with: self.followed_with,
+        }
     }
 }
 
@@ -371,24 +412,37 @@ mod tests {
     #[test]
     fn the_later_of_two_does_not_vote() {
         let node_table = node_table();
-        assert_eq!(node_table.note(node(2), facts("a", "x")), None);
-        assert_eq!(node_table.note(node(1), facts("b", "y")), None);
-        assert_eq!(
-            node_table.note(node(0), facts("a", "z")),
-            Some(node(0)),
-            "found with the earlier one's connection"
-        );
+        node_table.note(node(2), facts("a", "x"));
+        node_table.note(node(1), facts("b", "y"));
+        assert_eq!([0, 1, 2].map(|index| node_table.double_of(node(index))), [None; 3]);
+        node_table.note(node(0), facts("a", "z"));
+        assert_eq!(node_table.double_of(node(2)), Some(node(0)), "found with the earlier one's connection");
         assert_eq!(node_table.standing(node(2), at(0)), Standing::SameAs(node(0)));
         assert_eq!(
             (node_table.standing(node(0), at(0)), node_table.standing(node(1), at(0))),
             (Standing::COUNTS, Standing::COUNTS)
         );
-        assert_eq!(node_table.same_server(), Some((node(0), node(2))));
 
-        assert_eq!(node_table.note(node(2), facts("c", "y")), Some(node(1)), "a copied marker");
+        node_table.note(node(2), facts("c", "y"));
+        assert_eq!(node_table.double_of(node(2)), Some(node(1)), "a copied marker");
+        assert!(!node_table.has_copied_marker(node(2)), "nothing shows which of the two is the copy");
         node_table.note(node(2), facts("c", "w"));
         assert_eq!(node_table.standing(node(2), at(0)), Standing::COUNTS);
-        assert_eq!(node_table.same_server(), None);
+    }
+
+    /// A replica takes no vote from its primary, and after its promotion stands aside with the copied marker until it has
+    /// another.
+    #[test]
+    fn a_promoted_replica_leaves_its_primary_the_vote() {
+        let node_table = node_table();
+        node_table.note(node(1), facts("b", "x"));
+        node_table.note(node(0), Facts { role: Some(Role::Replica), ..facts("a", "x") });
+        assert_eq!(node_table.double_of(node(1)), None);
+        node_table.note(node(0), Facts { role: Some(Role::Primary), ..facts("a", "x") });
+        assert_eq!((node_table.double_of(node(0)), node_table.double_of(node(1))), (Some(node(1)), None));
+        assert!(node_table.has_copied_marker(node(0)) && !node_table.has_copied_marker(node(1)));
+        node_table.note(node(0), facts("a", "new"));
+        assert_eq!((node_table.double_of(node(0)), node_table.has_copied_marker(node(0))), (None, false));
     }
 
     /// What a node said of its memory holds until a look that began later, and not until one that was under way.

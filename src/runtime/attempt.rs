@@ -49,7 +49,8 @@ impl Request {
         vote: Option<QueueVote>,
     ) -> Options {
         let fence = |retention| Fence::Advance { candidate: shared.candidate(), retention };
-        Options { longest: self.keeping.longest, queues, vote, fence: self.fenced.map(fence) }
+        let expected = self.fenced.and_then(|_| shared.most_expected());
+        Options { longest: self.keeping.longest, queues, vote, fence: self.fenced.map(fence), expected }
     }
 }
 

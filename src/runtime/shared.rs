@@ -59,6 +59,11 @@ impl Shared {
         fencing::candidate(wall, self.node_table.times(self.clock.now()))
     }
 
+    /// The highest number of a fencing counter that clocks explain.
+    pub(crate) fn most_expected(&self) -> Option<u64> {
+        fencing::most_expected(self.node_table.times(self.clock.now()))
+    }
+
     /// Takes note of how much longer a lock of anybody is held. The delay has to cover the longest TTL in use, which no client
     /// knows of the others; here it may show that it does not.
     pub(crate) fn note_life(&self, key: &Key, holder: Option<&Holder>) {

@@ -28,6 +28,16 @@ pub const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+/// Waits until a random moment, no later than `longest` from now, if REDQUORUM_RANDOM_MOMENTS is set: a fault then comes at
+/// another moment of the clients' looks each time. Else the test goes on at once.
+pub async fn a_moment(longest: Duration) {
+    if std::env::var_os("REDQUORUM_RANDOM_MOMENTS").is_some() {
+        let pause = longest.mul_f64(rand::random());
+        println!("a pause of {pause:?}");
+        tokio::time::sleep(pause).await;
+    }
+}
+
 /// A client's builder with the numbers above. The servers of most tests were just started and hold nothing, so the restart
 /// guard, with which they could not vote for a TTL, is off; it has tests of its own.
 pub fn builder<N: IntoNode>(nodes: impl IntoIterator<Item = N>) -> RedlockBuilder {

@@ -385,7 +385,7 @@ fn guards_tell_what_became_of_the_lock() {
     let mut guard = redlock.lock(KEY).ttl(ms(5_000)).acquire().expect("it is free");
     guard.extend(ms(10_000)).expect("still held");
     assert!(guard.remaining() > ms(5_000) && guard.remaining() < ms(10_000));
-    assert_eq!((guard.key(), guard.report().needed()), (KEY.as_bytes(), 2));
+    assert_eq!((guard.key().as_bytes(), guard.report().needed()), (KEY.as_bytes(), 2));
     cluster.nodes()[..2].iter().for_each(|node| node.wipe());
 
     let extended = guard.extend(ms(10_000));

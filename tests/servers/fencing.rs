@@ -167,6 +167,58 @@ async fn counters_at_their_end_are_an_error() {
     assert_eq!(token(&redlock, "k").await, FencingToken::new(END - 1), "the last there is");
 }
 
+/// Law: one node's counter, whatever number it is set to, is one vote less. Tokens go on, and no other node is lifted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_nodes_number_spends_no_tokens() {
+    let cluster = Cluster::start(5);
+    let redlock = client(cluster.urls()).await;
+    let mut last = token(&redlock, "k").await;
+    let owner = "0123456789abcdef0123456789abcdef";
+    // Each digit that a number may begin with, from an hour ahead to the end.
+    for number in [last.as_u64() + 3_600_000_000, 5_000_000_000_000_000, END - 4, END - 1, END, u64::MAX] {
+        cluster[2].command(&["SET", COUNTER, &format!("{number} {owner}")]);
+        for _ in 0..3 {
+            let next = token(&redlock, "k").await;
+            assert!(
+                next > last && next.as_u64() < last.as_u64() + 1_000_000_000,
+                "{next} after {last}, {number}"
+            );
+            last = next;
+        }
+        for (_, server) in cluster.iter().enumerate().filter(|(index, _)| *index != 2) {
+            let counter = server.get(COUNTER).expect("a counter");
+            let stands: u64 = counter.split(' ').next().and_then(|text| text.parse().ok()).expect("a number");
+            assert!(stands <= last.as_u64(), "lifted to {stands} by {number}");
+        }
+    }
+
+    // With the others away that make a quorum without it, it is said why there is none.
+    cluster[0].kill9();
+    cluster[1].kill9();
+    cluster[2].command(&["SET", COUNTER, &format!("{} {owner}", END - 4)]);
+    let refused = redlock.lock("k").fenced().without_waiting().await;
+    let Err(AcquireError::NoQuorum { report, .. }) = refused else { panic!("{refused:?}") };
+    let told = |outcome: &Outcome| matches!(outcome, Outcome::NonVoting(why) if why.contains("counter"));
+    assert_eq!(clients::count(&report, told), 1, "{report}");
+}
+
+/// Law: parts with a token that no lock can have are refused, and nothing is lifted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parts_with_a_forged_token_are_refused() {
+    let cluster = Cluster::start(3);
+    let redlock = client(cluster.urls()).await;
+    let guard = redlock.lock("k").fenced().await.expect("free");
+    let token = guard.fencing_token().expect("fenced");
+    let parts = serde_json::to_string(&guard.into_parts().await.expect("portable")).expect("text");
+    let forged = parts.replace(&token.to_string(), &(END - 4).to_string());
+    assert_ne!(parts, forged);
+
+    let refused = redlock.resume(serde_json::from_str(&forged).expect("parts")).await;
+    assert!(matches!(refused, Err(ResumeError::Invalid(InvalidRequest::MalformedParts))), "{refused:?}");
+    let guard = redlock.resume(serde_json::from_str(&parts).expect("parts")).await.expect("still held");
+    assert_eq!(guard.fencing_token(), Some(token));
+}
+
 /// Law: what stands in a counter's place, of whatever type, says nothing about the lock: no fenced lock can be had, which is
 /// said, and one that is held stays so for its validity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -42,8 +42,8 @@ async fn a_late_release_says_expired() {
 
     let Err(ReleaseError::Expired { key, report }) = &released else { panic!("{released:?}") };
     assert_eq!(
-        (key.as_str(), count(report, |outcome| *outcome == Outcome::NotOurs) >= 2),
-        ("k", true),
+        (key.as_bytes(), count(report, |outcome| *outcome == Outcome::NotOurs) >= 2),
+        (&b"k"[..], true),
         "{report}"
     );
 }

@@ -55,7 +55,7 @@ async fn starves(cluster: &Cluster, folder: &Path, mut others: impl FnMut()) -> 
 
 fn is_told(outcome: Result<bool, WithLockError<bool>>, mut rival: Child) {
     let Err(WithLockError::Lost { key, reason, output }) = outcome else { panic!("{outcome:?}") };
-    assert_eq!((key.as_str(), reason), (KEY, Lost::Expired));
+    assert_eq!((key.as_bytes(), reason), (KEY.as_bytes(), Lost::Expired));
     assert_eq!(output, Some(true), "another process held the lock before the work had ended");
     assert!(rival.wait().expect("it ends").success());
 }
@@ -112,5 +112,5 @@ fn both_faces_say_the_same() {
     });
 
     let Err(WithLockError::Lost { key, reason, output }) = outcome else { panic!("{outcome:?}") };
-    assert_eq!((key.as_str(), reason, output), (KEY, Lost::MaxHoldReached, Some(42)));
+    assert_eq!((key.as_bytes(), reason, output), (KEY.as_bytes(), Lost::MaxHoldReached, Some(42)));
 }

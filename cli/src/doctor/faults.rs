@@ -76,7 +76,7 @@ macro_rules! fault {
 }
 
 /// Everything that is looked for, in the order in which it should be mended.
-pub const FAULTS: [Fault; 32] = [
+pub const FAULTS: [Fault; 36] = [
     fault!(
         "unreachable",
         Danger,
@@ -101,6 +101,12 @@ pub const FAULTS: [Fault; 32] = [
         Danger,
         of_nodes::replica,
         "a replica may not have heard of a lock that its primary granted, and does not vote"
+    ),
+    fault!(
+        "several-servers",
+        Danger,
+        of_nodes::several_servers,
+        "an address that leads to one server and then to another has no vote: each of them knows only some of the locks"
     ),
     fault!(
         "old-version",
@@ -196,6 +202,19 @@ pub const FAULTS: [Fault; 32] = [
         "while the file is rewritten nothing is written to disk, and a crash then forgets locks"
     ),
     fault!(
+        "promoted",
+        Warning,
+        of_nodes::promoted,
+        "a replica that was promoted may not have heard of a lock that its primary granted: clients that did not see it happen cannot \
+         know, and count its vote"
+    ),
+    fault!(
+        "no-tracking",
+        Warning,
+        of_nodes::no_tracking,
+        "a client hears of a flush at its next look only, up to five seconds later: until then the node may grant a lock again"
+    ),
+    fault!(
         "eviction-armed",
         Warning,
         of_nodes::eviction_armed,
@@ -250,6 +269,12 @@ pub const FAULTS: [Fault; 32] = [
         "an even number of nodes survives no more losses than one node less, and has one more to lose"
     ),
     fault!("one-node", Warning, of_sets::one_node, "the loss of this one node is the loss of all locks"),
+    fault!(
+        "aof-load-truncated",
+        Note,
+        of_nodes::load_truncated,
+        "a node whose file was cut starts without what is missing, and clients that remember it may take it for one that remembers all"
+    ),
     fault!(
         "versions-differ",
         Note,

@@ -248,6 +248,56 @@ pub fn fsync_on_rewrite(set: &Set) -> Vec<Hit> {
     })
 }
 
+pub fn load_truncated(set: &Set) -> Vec<Hit> {
+    each(set, |place, facts| {
+        let durable =
+            info(facts, "aof_enabled") == Some("1") && setting(facts, "appendfsync") == Some("always");
+        let cuts = durable && setting(facts, "aof-load-truncated") == Some("yes");
+        cuts.then(|| {
+            let what = "starts with a file whose end is missing, as if nothing had been".to_owned();
+            (what, self::set(place, "aof-load-truncated", "no"))
+        })
+    })
+}
+
+/// The history that a server followed before its own; zeros for one that was never a replica.
+pub fn promoted(set: &Set) -> Vec<Hit> {
+    each(set, |place, facts| {
+        let was = info(facts, "master_replid2").is_some_and(|id| id.bytes().any(|digit| digit != b'0'));
+        let is_primary = info(facts, "role") == Some("master");
+        (was && is_primary).then(|| {
+            let mend = format!(
+                "{} INFO replication   # if that was less than the longest TTL ago, stop it until then; and give it no primary",
+                place.cli()
+            );
+            ("was a replica, and was promoted".to_owned(), mend)
+        })
+    })
+}
+
+pub fn several_servers(set: &Set) -> Vec<Hit> {
+    each(set, |place, facts| {
+        let runs = facts.runs.iter().collect::<std::collections::BTreeSet<_>>().len();
+        (runs > 1).then(|| {
+            (
+                format!("led to {runs} different servers in {} connections", facts.runs.len()),
+                format!(
+                    "{} INFO server   # ask again and again; then name one server by an address of its own",
+                    place.cli()
+                ),
+            )
+        })
+    })
+}
+
+pub fn no_tracking(set: &Set) -> Vec<Hit> {
+    each(set, |place, facts| {
+        let why = facts.no_tracking.as_ref()?;
+        let mend = format!("{} ACL SETUSER {} +client|tracking +client|caching", place.cli(), place.user());
+        Some((format!("refuses CLIENT TRACKING: {why}"), mend))
+    })
+}
+
 pub fn has_replicas(set: &Set) -> Vec<Hit> {
     each(set, |place, facts| {
         let replicas = info_number(facts, "connected_slaves").filter(|count| *count > 0)?;

@@ -101,9 +101,11 @@ pub fn clock_offset(set: &Set) -> Vec<Hit> {
 
 pub fn clock_rate(set: &Set) -> Vec<Hit> {
     let (read, middle) = clocks(set, |clock| clock.gains);
+    // The one in the middle was read no better than the others.
+    let of_the_middle = read.iter().map(|(_, clock)| clock.rate_doubt).fold(0.0, f64::max);
     let off = read.into_iter().filter_map(|(index, clock)| {
         let off = clock.gains - middle;
-        (off.abs() > RATE + 2.0 * clock.rate_doubt).then(|| Hit {
+        (off.abs() > RATE + clock.rate_doubt + of_the_middle).then(|| Hit {
             node: Some(index),
             what: format!(
                 "its clock runs {:.1} % {} than the others",

@@ -19,11 +19,15 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// How often the clock is read at each end of the comparison; the quickest answer counts.
 const CLOCK_READINGS: usize = 5;
 
+/// How many connections are asked which server they lead to.
+const CONNECTIONS: usize = 4;
+
 /// How many round trips are measured.
 const PINGS: usize = 11;
 
 /// The settings that are looked at.
-const SETTINGS: [&str; 7] = [
+const SETTINGS: [&str; 8] = [
+    "aof-load-truncated",
     "appendfsync",
     "no-appendfsync-on-rewrite",
     "maxmemory",
@@ -54,6 +58,10 @@ pub struct Facts {
     pub refused: Vec<(&'static str, String)>,
     pub round_trip: Option<Duration>,
     pub speaks_resp3: bool,
+    /// Why it does not tell when a key that was read changes.
+    pub no_tracking: Option<String>,
+    /// The run that answered on each connection.
+    pub runs: Vec<String>,
     pub clock: Option<Clock>,
 }
 
@@ -153,10 +161,21 @@ pub async fn probe(place: &Place, places: &Places, clocks: Duration) -> Facts {
     facts.marker = ask(&mut connection, &["GET", &marker]).await.ok().flatten();
     facts.round_trip = round_trip(&mut connection).await;
     facts.refused = refused(&mut connection, place, &places.prefix).await;
-    facts.speaks_resp3 = {
-        let settings = place.info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
-        connect(&place.info.clone().set_redis_settings(settings), within).await.is_ok()
-    };
+    facts.runs.extend(facts.info.get("run_id").cloned());
+    let settings = place.info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
+    if let Ok(mut other) = connect(&place.info.clone().set_redis_settings(settings), within).await {
+        facts.speaks_resp3 = true;
+        let tracking: Result<Value, _> = ask(&mut other, &["CLIENT", "TRACKING", "ON", "OPTIN"]).await;
+        let caching: Result<Value, _> = ask(&mut other, &["CLIENT", "CACHING", "YES"]).await;
+        facts.no_tracking = tracking.and(caching).err().map(|error| place.redacted(&error));
+    }
+    for _ in 1..CONNECTIONS {
+        if let Ok(mut other) = connect(&place.info, within).await
+            && let Ok(text) = ask::<String>(&mut other, &["INFO", "server"]).await
+        {
+            facts.runs.extend(fields(&text).remove("run_id"));
+        }
+    }
     tokio::time::sleep(clocks.saturating_sub(began.elapsed())).await;
     let second = clock(&mut connection, began).await;
     facts.clock = first.zip(second).map(|(first, second)| compare(first, second));

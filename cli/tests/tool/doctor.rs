@@ -13,7 +13,7 @@ use harness::{Cluster, Mode, Server, ServerBuilder};
 
 /// As `docs/operations.md` wants a node.
 fn good() -> ServerBuilder {
-    Server::builder().aof()
+    Server::builder().aof().args(["--aof-load-truncated", "no"])
 }
 
 fn good_set() -> Cluster {
@@ -84,6 +84,7 @@ fn wrong_settings_are_found() {
         (&[("appendfsync", "everysec", "always")], 1, "fsync"),
         (&[("no-appendfsync-on-rewrite", "yes", "no")], 1, "fsync-on-rewrite"),
         (&[("timeout", "2", "0")], 1, "idle-timeout"),
+        (&[("aof-load-truncated", "yes", "no")], 0, "aof-load-truncated"),
     ] {
         for (name, wrong, _) in settings {
             cluster[1].command(&["CONFIG", "SET", name, wrong]);
@@ -115,7 +116,7 @@ fn what_is_said_to_mend_it_does() {
 #[test]
 fn nodes_that_cannot_be_asked_are_found() {
     let cluster = good_set();
-    let locked = Server::builder().aof().args(["--requirepass", "s3cret"]).start();
+    let locked = good().args(["--requirepass", "s3cret"]).start();
     let with = |url: String| vec![cluster[0].url(), cluster[1].url(), url];
     assert_found(&with(locked.url()), &[], 2, &["denied"]);
     assert_found(&with(locked.url_with(None, Some("wrong"), 0)), &[], 2, &["denied"]);
@@ -235,6 +236,60 @@ fn a_stopped_writer_is_found() {
         cluster[1].info("persistence", "rdb_last_bgsave_status").as_deref() == Some("err")
     });
     assert_found(&cluster.urls(), &[], 2, &["write-stopped"]);
+}
+
+/// A server that was promoted from a replica is named, also once it has no primary.
+#[test]
+fn a_promoted_replica_is_found() {
+    let (cluster, primary) = (good_set(), good().start());
+    cluster[2].command(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    eventually("it is in step", || {
+        cluster[2].info("replication", "master_link_status").as_deref() == Some("up")
+    });
+    cluster[2].command(&["REPLICAOF", "NO", "ONE"]);
+    assert_found(&cluster.urls(), &[], 1, &["promoted"]);
+}
+
+/// An address that leads to two servers in turn is named, and is no vote.
+#[test]
+fn several_servers_behind_one_address_are_found() {
+    let (cluster, other) = (good_set(), good().start());
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("redis://{}", listener.local_addr().expect("bound"));
+    let ports = [cluster[2].port(), other.port()];
+    thread::spawn(move || {
+        for (number, client) in listener.incoming().flatten().enumerate() {
+            let Ok(server) = TcpStream::connect(("127.0.0.1", ports[number / 2 % 2])) else { return };
+            for (mut from, mut to) in [(&client, &server), (&server, &client)]
+                .map(|(from, to)| (from.try_clone().expect("a handle"), to.try_clone().expect("a handle")))
+            {
+                thread::spawn(move || std::io::copy(&mut from, &mut to));
+            }
+        }
+    });
+    let (code, found, value) = examined(&[cluster[0].url(), cluster[1].url(), address], &[]);
+    assert!(code == 2 && found.contains("several-servers"), "{value:#}");
+}
+
+/// A user that may not ask to be told of changes hears of a flush later, which is said.
+#[test]
+fn refused_tracking_is_found() {
+    let cluster = good_set();
+    cluster[1].command(&[
+        "ACL",
+        "SETUSER",
+        "app",
+        "reset",
+        "on",
+        ">s3cret",
+        "~*",
+        "&*",
+        "+@all",
+        "-client",
+        "+client|setname",
+    ]);
+    let urls = [cluster[0].url(), cluster[1].url_with(Some("app"), Some("s3cret"), 0), cluster[2].url()];
+    assert_found(&urls, &[], 1, &["no-tracking"]);
 }
 
 /// Rights that are missing are told apart: those without which there is no lock, and the others.

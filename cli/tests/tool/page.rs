@@ -153,7 +153,8 @@ fn nodes_are_as_the_page_says() {
 /// What is wrong with two of them.
 #[test]
 fn doctor_is_as_the_page_says() {
-    let place = Place::with(Cluster::start_with(5, |_| Server::builder().aof()));
+    let place =
+        Place::with(Cluster::start_with(5, |_| Server::builder().aof().args(["--aof-load-truncated", "no"])));
     for (node, name, value) in
         [(1, "maxmemory", "1gb"), (1, "maxmemory-policy", "allkeys-lru"), (2, "appendfsync", "everysec")]
     {

@@ -9,6 +9,7 @@ use crate::config::InvalidRequest;
 use crate::node::Node;
 use crate::protocol::acquire::{End, Failed};
 use crate::protocol::lease::Failure;
+use crate::protocol::message::Key;
 use crate::protocol::time::Instant;
 use crate::runtime::attempt::{NotAcquired, Request};
 
@@ -36,7 +37,7 @@ pub enum AcquireError {
     #[error("lock \"{key}\" {}: {report}", contended(report))]
     Held {
         /// The key on the servers.
-        key: String,
+        key: Key,
         /// What each node answered.
         report: Report,
     },
@@ -44,7 +45,7 @@ pub enum AcquireError {
     #[error("no quorum for lock \"{key}\": {report}")]
     NoQuorum {
         /// The key on the servers.
-        key: String,
+        key: Key,
         /// What each node answered.
         report: Report,
     },
@@ -53,7 +54,7 @@ pub enum AcquireError {
     #[error("lock \"{key}\" not acquired, {}: {report}", too_young_for(.remaining))]
     NodesTooYoung {
         /// The key on the servers.
-        key: String,
+        key: Key,
         /// How much longer so many of them do not count that there is no quorum without; `None` where that is not known.
         remaining: Option<Duration>,
         /// What each node answered.
@@ -66,7 +67,7 @@ pub enum AcquireError {
     )]
     TooSlow {
         /// The key on the servers.
-        key: String,
+        key: Key,
         /// What was left of the validity.
         remaining: Duration,
         /// What is needed at least.
@@ -79,7 +80,7 @@ pub enum AcquireError {
     #[error("no fencing token is left for lock \"{key}\": {report}")]
     TokensExhausted {
         /// The key on the servers.
-        key: String,
+        key: Key,
         /// What each node answered.
         report: Report,
     },
@@ -193,7 +194,7 @@ impl AcquireError {
     }
 
     fn of_failure(failed: &Failed, request: &Request, nodes: &[Node]) -> Self {
-        let (key, report) = (request.key.to_string(), Report::new(&failed.round, nodes));
+        let (key, report) = (request.key.clone(), Report::new(&failed.round, nodes));
         match failed.failure {
             Failure::Contended => Self::Held { key, report },
             Failure::Unavailable if failed.is_final() => Self::TokensExhausted { key, report },

@@ -32,7 +32,9 @@ pub enum BuildError {
         /// How many are possible.
         maximum: usize,
     },
-    /// Two addresses lead to the same server, which would vote twice.
+    /// The same address twice; or every node is connected, and too few servers are behind them, as two addresses lead to the
+    /// same one. It would vote twice. If the other nodes suffice for a quorum, the client is built, and the later of the two
+    /// addresses has no vote ([`NodeVote::SameServer`](crate::NodeVote::SameServer)).
     #[error(
         "nodes {first} and {second} are the same server ({address}): it would vote twice. Name each independent server \
          once; databases of one server are not independent"

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::client::report::Report;
 use crate::config::InvalidRequest;
+use crate::protocol::message::Key;
 
 /// Why a lock was not extended.
 ///
@@ -29,7 +30,7 @@ pub enum ExtendError {
     #[error("extension of lock \"{key}\" not confirmed, still held for {remaining:?}: {report}")]
     Unconfirmed {
         /// The key on the servers.
-        key: String,
+        key: Key,
         /// What is left of the old validity.
         remaining: Duration,
         /// What each node answered.
@@ -39,7 +40,7 @@ pub enum ExtendError {
     #[error("lock \"{key}\" is lost, no quorum carries this holder any more: {report}")]
     Lost {
         /// The key on the servers.
-        key: String,
+        key: Key,
         /// What each node answered.
         report: Report,
     },
@@ -47,7 +48,7 @@ pub enum ExtendError {
     #[error("lock \"{key}\" expired before it was extended")]
     Expired {
         /// The key on the servers.
-        key: String,
+        key: Key,
     },
     /// The request cannot work. Nothing was sent, and the lock is held as before.
     #[error("invalid request: {0}")]

@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use crate::client::report::Report;
+use crate::protocol::message::Key;
 
 /// Why a release did not confirm that this holder's keys were deleted. There is nothing left to do for the caller: what
 /// is open goes on being settled in the background.
@@ -28,7 +29,7 @@ pub enum ReleaseError {
     #[error("lock \"{key}\" had expired before it was released: {report}")]
     Expired {
         /// The key on the servers.
-        key: String,
+        key: Key,
         /// What each node answered.
         report: Report,
     },
@@ -36,7 +37,7 @@ pub enum ReleaseError {
     #[error("lock \"{key}\" had expired and is another's now: {report}")]
     TakenOver {
         /// The key on the servers.
-        key: String,
+        key: Key,
         /// What each node answered.
         report: Report,
     },
@@ -44,7 +45,7 @@ pub enum ReleaseError {
     #[error("release of lock \"{key}\" not confirmed, it goes on in the background: {report}")]
     Unconfirmed {
         /// The key on the servers.
-        key: String,
+        key: Key,
         /// What each node answered.
         report: Report,
     },

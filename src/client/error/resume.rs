@@ -5,6 +5,7 @@ use thiserror::Error;
 use crate::client::parts::LockParts;
 use crate::client::report::Report;
 use crate::config::InvalidRequest;
+use crate::protocol::message::Key;
 
 /// Why a lock that was taken apart could not be gone on with.
 ///
@@ -40,7 +41,7 @@ pub enum ResumeError {
     #[error("lock \"{key}\" is lost, no quorum carries its holder any more: {report}")]
     Lost {
         /// The key on the servers.
-        key: String,
+        key: Key,
         /// What each node answered.
         report: Report,
     },
@@ -48,7 +49,7 @@ pub enum ResumeError {
     #[error("lock \"{key}\" expired before it was resumed")]
     Expired {
         /// The key on the servers.
-        key: String,
+        key: Key,
     },
     /// The lock was taken apart while a node still owed an answer, and on another machine than this one: nobody can tell
     /// here whether it has been held all the time.
@@ -57,7 +58,7 @@ pub enum ResumeError {
     )]
     NotPortable {
         /// The key on the servers.
-        key: String,
+        key: Key,
     },
     /// The client was closed.
     #[error("the client is closed")]

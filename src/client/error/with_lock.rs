@@ -5,6 +5,7 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::client::error::AcquireError;
+use crate::protocol::message::Key;
 use crate::runtime::loss::Lost;
 
 /// Why work under a lock was not done under it from the beginning to the end. `T` is what the work returns: work that came to
@@ -46,7 +47,7 @@ pub enum WithLockError<T = ()> {
     #[error("lock \"{key}\" was lost before its work had ended: {reason}")]
     Lost {
         /// The key on the servers.
-        key: String,
+        key: Key,
         /// Why.
         reason: Lost,
         /// What the work returned, if it came to its end.
@@ -55,6 +56,11 @@ pub enum WithLockError<T = ()> {
 }
 
 impl<T> WithLockError<T> {
+    /// Whether the work was not begun because another has the lock; see [`AcquireError::is_contention`].
+    pub fn is_contention(&self) -> bool {
+        matches!(self, Self::Acquire(error) if error.is_contention())
+    }
+
     /// What the work returned, if it came to its end; part of it was done without the lock.
     ///
     /// ```no_run
@@ -112,7 +118,7 @@ mod tests {
     #[test]
     fn any_output_travels_with_the_error() {
         struct Secret(u32);
-        let lost = |output| WithLockError::Lost { key: "k".into(), reason: Lost::Expired, output };
+        let lost = |output| WithLockError::Lost { key: Key::new(*b"k"), reason: Lost::Expired, output };
         let error = || lost(Some(Secret(7)));
 
         assert_eq!(format!("{:?}", error()), "Lost { key: \"k\", reason: Expired, output: Some(_) }");
@@ -122,6 +128,7 @@ mod tests {
         assert!(lost(None).into_output().is_none());
         let boxed: Box<dyn std::error::Error + Send + Sync> = error().into();
         assert_eq!(boxed.to_string(), text);
+        assert!(!error().is_contention() && !WithLockError::<()>::from(AcquireError::Closed).is_contention());
         let bare: WithLockError = error().without_output();
         assert_eq!(bare.to_string(), text);
         assert_eq!(bare.into_output(), None);

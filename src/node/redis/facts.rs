@@ -10,7 +10,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, RedisResult, Value, cmd};
 use uuid::Uuid;
 
-use super::command::{Abilities, NativeDelete};
+use super::command::{self, Abilities, Form, NativeDelete};
 use super::names;
 use crate::clock::Clock;
 use crate::protocol::restart::Role;
@@ -291,6 +291,26 @@ pub(super) async fn mark(
     Ok(Look { sent, received, put_forward, whole, info, time, marker, tracked, kept, doubts, forbidden })
 }
 
+/// Takes this marker away, if it still stands there. Returns whether the server did as it was asked.
+pub(super) async fn unmark(
+    connection: &MultiplexedConnection,
+    prefix: &[u8],
+    marker: &[u8],
+    delete: Option<NativeDelete>,
+) -> RedisResult<bool> {
+    let name = names::marker(prefix);
+    // A command that the server knows may be forbidden all the same.
+    let forms = delete.map(Form::Delete).into_iter().chain([Form::Text]);
+    for form in forms {
+        match ask(connection.clone(), &command::delete_if(&name, marker, form)).await {
+            Ok(_) => return Ok(true),
+            Err(error) if error.code().is_some() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
 fn get_marker(prefix: &[u8]) -> Cmd {
     let mut get = cmd("GET");
     get.arg(names::marker(prefix));
@@ -425,7 +445,15 @@ impl Info {
             at_least(self.redis, (8, 4)).then_some(NativeDelete::Delex)
         };
         // Every Valkey reports a Redis version of 7.2 or newer here.
-        Abilities { set_get: at_least(self.redis, (7, 0)), delete, one_slot: self.cluster }
+        let set_ifeq =
+            if self.valkey.is_some() { at_least(self.valkey, (8, 1)) } else { at_least(self.redis, (8, 4)) };
+        Abilities {
+            set_get: at_least(self.redis, (7, 0)),
+            delete,
+            one_slot: self.cluster,
+            no_scripts: false,
+            set_ifeq,
+        }
     }
 
     /// What the server is, where it told.
@@ -463,17 +491,19 @@ mod tests {
     #[test]
     fn abilities_follow_the_version() {
         let cases = [
-            ("redis_version:6.2.14\r\n", false, None),
-            ("redis_version:7.0.15\r\n", true, None),
-            ("redis_version:8.2.1\r\n", true, None),
-            ("redis_version:8.4.0\r\n", true, Some(NativeDelete::Delex)),
-            ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.3\r\n", true, None),
-            ("redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n", true, Some(NativeDelete::Delifeq)),
-            ("", false, None),
-            ("redis_version:nonsense\r\n", false, None),
+            ("redis_version:6.2.14\r\n", false, None, false),
+            ("redis_version:7.0.15\r\n", true, None, false),
+            ("redis_version:8.2.1\r\n", true, None, false),
+            ("redis_version:8.4.0\r\n", true, Some(NativeDelete::Delex), true),
+            ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.3\r\n", true, None, false),
+            ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.3\r\n", true, None, true),
+            ("redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n", true, Some(NativeDelete::Delifeq), true),
+            ("", false, None, false),
+            ("redis_version:nonsense\r\n", false, None, false),
         ];
-        for (text, set_get, delete) in cases {
-            assert_eq!(info(text).abilities(), Abilities { set_get, delete, one_slot: false }, "{text}");
+        for (text, set_get, delete, set_ifeq) in cases {
+            let expected = Abilities { set_get, delete, set_ifeq, ..Abilities::default() };
+            assert_eq!(info(text).abilities(), expected, "{text}");
         }
         assert!(info("redis_version:7.0.15\r\nredis_mode:cluster\r\n").abilities().one_slot);
         assert!(!info("redis_version:7.0.15\r\nredis_mode:standalone\r\n").abilities().one_slot);

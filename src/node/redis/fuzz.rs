@@ -336,7 +336,9 @@ fn says(operation: &Operation, form: Form, value: &Value) -> Says {
         Form::Set if *value == Value::Okay => Says::Granted,
         Form::SetGet if *value == Value::Nil => Says::Granted,
         Form::SetGet if *value == Value::BulkString(OWN.into()) => Says::Granted,
-        Form::Set | Form::SetGet => Says::Nothing,
+        Form::SetIfEq if *value == Value::BulkString(OWN.into()) => Says::Granted,
+        Form::SetIfEq if *value == Value::Nil && !operation.creates() => Says::Absent,
+        Form::Set | Form::SetGet | Form::SetIfEq | Form::Get => Says::Nothing,
         Form::Delete(_) => match number {
             Some(1) => Says::Granted,
             Some(0) => Says::NotOurs,
@@ -440,7 +442,9 @@ impl Bench {
     fn answer(&mut self, random: &mut Random) {
         let operation = random.pick(&self.operations);
         let delete = *random.pick(&[None, Some(NativeDelete::Delex), Some(NativeDelete::Delifeq)]);
-        let mut abilities = Abilities { set_get: random.once_in(2), delete, one_slot: false };
+        let set_get = random.once_in(2);
+        let (set_ifeq, no_scripts) = (random.once_in(2), random.once_in(4));
+        let mut abilities = Abilities { set_get, delete, set_ifeq, no_scripts, one_slot: false };
         let mut form = form(operation, abilities);
         if form == Form::Digest && random.once_in(2) {
             form = Form::Text;
@@ -492,10 +496,13 @@ impl Bench {
             Form::SetGet,
             Form::Delete(NativeDelete::Delex),
             Form::Delete(NativeDelete::Delifeq),
+            Form::SetIfEq,
+            Form::Get,
             Form::Digest,
             Form::Text,
         ];
-        let mut abilities = Abilities { set_get: true, delete: Some(NativeDelete::Delex), one_slot: false };
+        let delete = Some(NativeDelete::Delex);
+        let mut abilities = Abilities { set_get: true, delete, ..Abilities::default() };
         let error = ServerError { code, detail };
         check_error(*random.pick(&forms), &error, &mut abilities, &mut self.seen);
     }
@@ -738,6 +745,7 @@ fn check_error(form: Form, error: &ServerError, abilities: &mut Abilities, seen:
             assert!(is_fit_to_be_shown(message), "{message:?}");
         }
         Reply::Held(holder) => assert!(error.code == "WRONGTYPE" && holder.value == HolderValue::NotALock),
+        Reply::Found(_) if form == Form::Get && error.code == "WRONGTYPE" => {}
         other => panic!("{error:?} is {other:?}"),
     }
     let mut next = form;

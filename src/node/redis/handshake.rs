@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::future::{join, join_all};
+use futures::future::{join_all, join3};
 use futures::task::AtomicWaker;
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -21,9 +21,11 @@ use super::command::{Abilities, ServerError, sources};
 use super::facts::{self, Look, ask, is_forbidden, is_unknown_command};
 use super::health::Health;
 use super::names;
+use super::rights::{Rights, ask_rights, lost};
 use crate::clock::Clock;
 use crate::protocol::message::{Key, Owner, OwnerHex, ServerMessage};
 use crate::protocol::quorum::NodeId;
+use crate::protocol::reconnect::Failure;
 use crate::protocol::wait_queue::rank::NodeName;
 use crate::registry::Adoption;
 
@@ -56,42 +58,88 @@ pub(super) struct Ending {
     pub(super) waker: AtomicWaker,
 }
 
-/// Connects and shakes hands, within the connect timeout. The error is fit to be shown once redacted.
+/// What earlier attempts to connect to an address showed.
+#[derive(Debug, Default)]
+pub(super) struct Greeting {
+    /// It was connected before: it speaks what it is spoken to in.
+    met: bool,
+    /// An error that is no answer to HELLO, since the old protocol is answered with it as well.
+    not_about_hello: Option<String>,
+}
+
+/// Why there is no connection, fit to be shown once redacted.
+pub(super) struct Failed {
+    pub(super) trouble: ServerMessage,
+    pub(super) failure: Failure,
+}
+
+/// Connects and shakes hands, within the connect timeout.
 pub(super) async fn connect(
     settings: &Settings,
     node: NodeId,
+    greeting: &mut Greeting,
     health: &mut Health,
     clock: &Clock,
-) -> Result<Link, ServerMessage> {
+) -> Result<Link, Failed> {
     let limit = settings.connect_timeout;
-    match tokio::time::timeout(limit, connect_unlimited(settings, node, health, clock)).await {
-        Ok(Ok(link)) => Ok(link),
-        Ok(Err(error)) => Err(describe(&error, settings).into()),
-        // A plain server waits for the end of what it takes for a command, and never answers a TLS greeting.
-        Err(_) if settings.address.is_tls() => {
-            let hint = "does the port speak plain? then the address begins with redis://";
-            Err(format!("no connection within {limit:?} ({hint})").into())
+    let connecting = connect_unlimited(settings, node, greeting, health, clock);
+    match tokio::time::timeout(limit, connecting).await {
+        Ok(Ok(link)) => {
+            *greeting = Greeting { met: true, not_about_hello: None };
+            Ok(link)
         }
-        Err(_) => Err(format!("no connection within {limit:?}").into()),
+        Ok(Err(error)) => {
+            let failure = if is_refusal(&error) { Failure::Refused } else { Failure::Away };
+            Err(Failed { trouble: describe(&error, settings, greeting.met).into(), failure })
+        }
+        Err(_) => {
+            // A plain server waits for the end of what it takes for a command, and never answers a TLS greeting.
+            let hint = match settings.address.is_tls() && !greeting.met {
+                true => " (does the port speak plain? then the address begins with redis://)",
+                false => "",
+            };
+            let trouble = format!("no connection within {limit:?}{hint}").into();
+            Err(Failed { trouble, failure: Failure::Away })
+        }
+    }
+}
+
+/// Whether the server did work to turn the client away. One that is starting will take it soon.
+fn is_refusal(error: &RedisError) -> bool {
+    match error.code() {
+        Some(code) => !["BUSY", "LOADING", "MASTERDOWN"].contains(&code),
+        None => error.is_connection_dropped() && !error.is_connection_refusal(),
     }
 }
 
 async fn connect_unlimited(
     settings: &Settings,
     node: NodeId,
+    greeting: &mut Greeting,
     health: &mut Health,
     clock: &Clock,
 ) -> RedisResult<Link> {
     let resp3 = settings.address.with_protocol(ProtocolVersion::RESP3);
-    match open(settings, node, resp3, true).await {
-        Err(error) if knows_no_hello(&error, settings.address.has_password()) => {
-            let resp2 = settings.address.with_protocol(ProtocolVersion::RESP2);
-            let (connection, ending) = open(settings, node, resp2, false).await?;
-            shake_hands(settings, connection, (ending, false), health, clock).await
+    let error = match open(settings, node, resp3, true).await {
+        Ok((connection, ending)) => {
+            return shake_hands(settings, connection, (ending, true), health, clock).await;
         }
-        Err(error) => Err(error),
-        Ok((connection, ending)) => shake_hands(settings, connection, (ending, true), health, clock).await,
+        Err(error) => error,
+    };
+    let text = error.to_string();
+    match hello_understood(&error, settings.address.has_password()) {
+        Understood::Yes => return Err(error),
+        Understood::Perhaps if greeting.not_about_hello.as_ref() == Some(&text) => return Err(error),
+        Understood::Perhaps | Understood::No => {}
     }
+    let resp2 = settings.address.with_protocol(ProtocolVersion::RESP2);
+    let older = async {
+        let (connection, ending) = open(settings, node, resp2, false).await?;
+        shake_hands(settings, connection, (ending, false), health, clock).await
+    };
+    older.await.inspect_err(|error| {
+        greeting.not_about_hello = (error.to_string() == text).then_some(text);
+    })
 }
 
 async fn open(
@@ -142,10 +190,12 @@ async fn shake_hands(
     health: &mut Health,
     clock: &Clock,
 ) -> RedisResult<Link> {
-    let mut look = greet(&connection, settings, health, resp3, clock).await?;
+    let (mut look, rights) = greet(&connection, settings, health, resp3, clock).await?;
+    let abilities = rights.abilities(look.info.abilities());
     if settings.delay.is_some() && !resp3 {
         look.forbidden.push("CLIENT TRACKING (RESP2 only)");
     }
+    health.take_rights(rights, abilities);
     health.take(&look);
     let tracked = look.tracked == Some(true);
     if health.is_unmarked() {
@@ -161,7 +211,7 @@ async fn shake_hands(
     };
     Ok(Link {
         connection,
-        abilities: look.info.abilities(),
+        abilities,
         ending,
         tells_ending: resp3,
         tracked,
@@ -253,7 +303,7 @@ async fn greet(
     health: &Health,
     resp3: bool,
     clock: &Clock,
-) -> RedisResult<Look> {
+) -> RedisResult<(Look, Rights)> {
     let asked = health.asked(settings.marker_prefix(), true, resp3);
     let mut commands = vec![cmd("PING"), cmd("CLIENT")];
     commands[1].arg("SETNAME").arg(&settings.client_name);
@@ -270,28 +320,49 @@ async fn greet(
     }));
     let answers = join_all(commands.iter().map(|command| ask(connection.clone(), command)));
     let look = facts::look(connection, clock, &asked);
-    let (answers, look) = join(answers, look).await;
+    let rights = ask_rights(connection, &settings.prefix, settings.in_queue);
+    let (answers, look, rights) = join3(answers, look, rights).await;
+    let mut missing = vec![("PING", &answers[0]), ("CLIENT SETNAME", &answers[1])];
+    missing.extend(answers.last().map(|answer| ("SCRIPT LOAD", answer)));
+    missing.retain(|(_, answer)| answer.as_ref().is_err_and(is_forbidden));
+    let missing: Vec<_> = missing.into_iter().map(|(name, _)| (name, lost(name))).collect();
     if let Some(Err(error)) = answers.into_iter().next()
         && !is_forbidden(&error)
     {
         // LOADING, MASTERDOWN, NOAUTH, a lost connection: not ready. All other answers are of no interest then.
         return Err(error);
     }
-    look
+    let (look, mut rights) = (look?, rights?);
+    rights.missing.extend(missing);
+    Ok((look, rights))
 }
 
 /// Newer servers tell nobody who is not authenticated which commands they know: HELLO itself brought the password, so
 /// "not authenticated" as its answer says that it was not understood.
-fn knows_no_hello(error: &RedisError, gave_password: bool) -> bool {
-    // Proxies refuse it in words of their own, with the general code.
-    error.kind() == ErrorKind::RESP3NotSupported
-        || matches!(error.code(), Some("NOPROTO" | "ERR"))
+fn hello_understood(error: &RedisError, gave_password: bool) -> Understood {
+    let no = error.kind() == ErrorKind::RESP3NotSupported
+        || error.code() == Some("NOPROTO")
         || (gave_password && error.code() == Some("NOAUTH"))
-        || is_unknown_command(error)
+        || is_unknown_command(error);
+    // Proxies refuse it in words of their own, with the general code. So do servers that are full, whatever they are asked.
+    let perhaps = error.code() == Some("ERR") && !error.to_string().contains("max number of clients");
+    match () {
+        () if no => Understood::No,
+        () if perhaps => Understood::Perhaps,
+        () => Understood::Yes,
+    }
 }
 
-/// An error of connecting, with a hint where the usual cause is known.
-fn describe(error: &RedisError, settings: &Settings) -> String {
+/// Whether a server that answered HELLO with an error knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Understood {
+    Yes,
+    No,
+    Perhaps,
+}
+
+/// An error of connecting, with a hint where the usual cause is known. `met`: whether it was connected before.
+fn describe(error: &RedisError, settings: &Settings, met: bool) -> String {
     let text = match error.code() {
         Some(code) => {
             let server = ServerError { code: code.into(), detail: error.detail().unwrap_or_default().into() };
@@ -299,8 +370,8 @@ fn describe(error: &RedisError, settings: &Settings) -> String {
         }
         None => error.to_string(),
     };
-    // A TLS server answers a plain greeting with an alert, or hangs up.
-    let confused = error.kind() == ErrorKind::Parse || error.is_connection_dropped();
+    // A TLS server answers a plain greeting with an alert, or hangs up. So does one that goes away.
+    let confused = error.kind() == ErrorKind::Parse || (error.is_connection_dropped() && !met);
     let refused = error.is_connection_refusal();
     if settings.address.is_plain_tcp() && confused && !refused {
         return format!("{text} (does the port speak TLS? then the address begins with rediss://)");

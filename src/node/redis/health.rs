@@ -7,16 +7,18 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::command::Abilities;
 use super::facts::{self, Asked, Beat, Look, Mark};
+use super::rights::{Rights, lost, script_use};
 use crate::clock::Clock;
 use crate::meter;
 use crate::protocol::quorum::NodeId;
 use crate::protocol::restart::{
-    Evidence, Id, Marker, MarkerSeen, Memory, Reading, RestartDelay, Role, Run, Standing,
+    Episode, Evidence, Id, Marker, MarkerSeen, Memory, Reading, RestartDelay, Role, Run, Standing,
 };
 use crate::protocol::time::Instant;
 use crate::protocol::wait_queue::rank::NodeName;
-use crate::registry::{Adoption, Facts, NodeTable};
+use crate::registry::{Adoption, Facts, NodeTable, ScriptUse};
 
 /// One address, as its readings show it.
 pub(super) struct Health {
@@ -29,6 +31,7 @@ pub(super) struct Health {
     /// How often the client's clock was known to have stood still.
     standstills: u64,
     facts: Facts,
+    scripts: Option<ScriptUse>,
     /// What stands under the marker's name, as far as is known.
     marker: Mark,
     /// What was said of this node already.
@@ -37,6 +40,7 @@ pub(super) struct Health {
 
 #[derive(Default)]
 struct Told {
+    aside: Episode,
     /// A clock that was set ahead, unless it turns out to be the client's.
     clock: Option<Evidence>,
     forbidden: Vec<&'static str>,
@@ -55,7 +59,8 @@ impl Health {
     ) -> Self {
         let (memory, facts, told) = (Memory::new(delay), Facts::default(), Told::default());
         let (delays, marker, standstills) = (delay.is_some(), Mark::Unread, 0);
-        Self { node, address, node_table, clock, delays, memory, standstills, facts, marker, told }
+        let scripts = None;
+        Self { node, address, node_table, clock, delays, memory, standstills, facts, scripts, marker, told }
     }
 
     /// What a look is to find out that begins now.
@@ -129,6 +134,19 @@ impl Health {
         self.say(look, self.memory.standing(), cause);
     }
 
+    /// Takes in what this user may do on the server.
+    pub(super) fn take_rights(&mut self, rights: Rights, abilities: Abilities) {
+        let scripts = script_use(abilities);
+        self.scripts = Some(scripts);
+        let mut missing: Vec<_> = rights.missing.iter().map(|(name, _)| *name).collect();
+        missing.extend(match scripts {
+            ScriptUse::Allowed => None,
+            ScriptUse::Replaced => Some("scripts"),
+            ScriptUse::Missing => Some("scripts, and SET IFEQ in their place"),
+        });
+        self.say_forbidden(&missing);
+    }
+
     /// Takes in what raising the count came to.
     pub(super) fn take_beat(&mut self, beat: &Beat) {
         self.say_forbidden(&beat.forbidden);
@@ -156,6 +174,14 @@ impl Health {
     /// Whether the node has no marker, and may be given one.
     pub(super) fn is_unmarked(&self) -> bool {
         self.marker == Mark::Absent
+    }
+
+    /// What stands under the marker's name, if it is a copy of another node's marker that is to be renewed.
+    pub(super) fn copied_marker(&self) -> Option<Arc<[u8]>> {
+        match &self.marker {
+            Mark::Found(marker) if self.node_table.has_copied_marker(self.node) => Some(marker.clone()),
+            _ => None,
+        }
     }
 
     /// What names the node for all clients alike, as far as it is known.
@@ -191,6 +217,9 @@ impl Health {
             };
         }
         self.facts.role = info.role.or(self.facts.role);
+        self.facts.replication = info.replication.clone().or(self.facts.replication.take());
+        self.facts.former = info.former.clone();
+        self.facts.scripts = self.scripts;
         self.facts.marker = match &look.marker {
             Mark::Found(marker) => Some(marker.clone()),
             Mark::Unread | Mark::Absent => None,
@@ -225,20 +254,27 @@ impl Health {
         let told = &mut self.told.forbidden;
         let mut news: Vec<_> = forbidden.iter().copied().filter(|what| !told.contains(what)).collect();
         if !news.is_empty() {
-            tracing::warn!(%node, %address, forbidden = news.join(", "), "not told by this node, done without");
+            let with_loss = |what: &&str| format!("{what} ({})", lost(what));
+            let forbidden = news.iter().map(with_loss).collect::<Vec<_>>().join(", ");
+            tracing::warn!(%node, %address, forbidden, "forbidden by this node, done without");
             told.append(&mut news);
         }
     }
 
-    fn say_too_young(&self, standing: Standing, cause: Option<Evidence>, now: Instant) {
+    fn say_too_young(&mut self, standing: Standing, cause: Option<Evidence>, now: Instant) {
+        let is_change = self.told.aside.handle(cause, standing, now);
         let (node, address) = (self.node, &self.address);
-        if let (Some(cause), Standing::CountsFrom(from)) = (cause, standing) {
-            let remaining = from.since(now);
+        let (Some(cause), Standing::CountsFrom(_)) = (cause, standing) else { return };
+        let remaining =
+            standing.remaining(now).map_or_else(|| "not known yet".to_owned(), |left| format!("{left:.1?}"));
+        if is_change {
             meter::too_young(address);
             tracing::warn!(
-                %node, %address, %cause, ?remaining,
+                %node, %address, %cause, %remaining,
                 "this node may have forgotten a lock, its grants do not count for a while"
             );
+        } else {
+            tracing::info!(%node, %address, %cause, %remaining, "its grants still do not count");
         }
     }
 

@@ -7,6 +7,8 @@
 //! | [`command`] | how an operation is put into commands, and what their answers mean |
 //! | [`facts`] | what a server tells of itself |
 //! | [`health`] | what follows from that, over all connections to one address |
+//! | [`late`] | what may still be executed of earlier connections |
+//! | [`rights`] | what this user may do |
 //! | [`names`] | what the client's own keys and channels are called |
 //! | [`session`] | the calls on one connection, in order, until it ends |
 //! | [`wire`] | the commands on it, until they are answered |
@@ -21,7 +23,9 @@ mod facts;
 mod fuzz;
 mod handshake;
 mod health;
+mod late;
 mod names;
+mod rights;
 mod session;
 mod wire;
 
@@ -34,21 +38,18 @@ use tokio_util::sync::CancellationToken;
 use self::address::Address;
 #[cfg(feature = "testing")]
 use self::command::Form;
+use self::handshake::Greeting;
 use self::health::Health;
+use self::late::Late;
 use self::session::{Ended, Session};
 use super::{Call, Inbox};
 use crate::clock::Clock;
 use crate::protocol::message::{NotSent, Reply, ServerMessage};
 #[cfg(feature = "testing")]
 use crate::protocol::message::{Operation, Unknown};
+use crate::protocol::reconnect::{Failure, Reconnect};
 use crate::protocol::restart::RestartDelay;
 use crate::registry::{NodeTable, Wakeups};
-
-/// At most ten attempts a second per node, counted from start to start.
-const LEAST_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
-
-/// A node that is back is used within a second: this pause, and a round trip or two for the handshake.
-const MOST_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(300);
 
 /// How long a client that was dropped goes on writing what it admitted: the releases of its last guards.
 pub(crate) const LINGER: Duration = Duration::from_millis(500);
@@ -86,7 +87,9 @@ impl Settings {
 
 /// Keeps a connection to the server and serves the inbox over it, until the client is gone.
 pub(crate) async fn serve(mut inbox: Inbox, settings: Settings, clock: Clock, shutdown: CancellationToken) {
-    let mut last_trouble: Option<ServerMessage> = None;
+    let (mut reconnect, mut greeting, mut late) = <(Reconnect, Greeting, Late)>::default();
+    // What was said last, and what was the last.
+    let (mut said, mut last): (Option<ServerMessage>, Option<ServerMessage>) = (None, None);
     let (node, mut told_deaf) = (inbox.id(), false);
     let (address, node_table) = (inbox.address().clone(), settings.node_table.clone());
     let mut health = Health::new(node, address, node_table, settings.delay, clock.clone());
@@ -96,12 +99,13 @@ pub(crate) async fn serve(mut inbox: Inbox, settings: Settings, clock: Clock, sh
             biased;
             () = shutdown.cancelled() => return,
             () = refuse_calls(&mut inbox, &clock) => return,
-            connected = handshake::connect(&settings, node, &mut health, &clock) => connected,
+            connected = handshake::connect(&settings, node, &mut greeting, &mut health, &clock) => connected,
         };
-        let trouble = match connected {
+        let (trouble, failure) = match connected {
             Ok(link) => {
                 tracing::info!(node = %inbox.id(), address = %inbox.address(), server = %link.server, "connected");
-                last_trouble = None;
+                reconnect.handle_connected();
+                (said, last) = (None, None);
                 if let (Some(why), false) =
                     (&link.deaf, std::mem::replace(&mut told_deaf, link.deaf.is_some()))
                 {
@@ -110,23 +114,26 @@ pub(crate) async fn serve(mut inbox: Inbox, settings: Settings, clock: Clock, sh
                         "waiters cannot be woken by this node, they look again and again"
                     );
                 }
-                let ended =
-                    Session::new(&mut inbox, link, &mut health, &settings, &clock).run(&shutdown).await;
+                let ended = Session::new(&mut inbox, link, &mut health, &mut late, &settings, &clock)
+                    .run(&shutdown)
+                    .await;
                 match ended {
                     Ended::ClientGone => return,
-                    Ended::ConnectionLost(trouble) => trouble,
+                    Ended::ConnectionLost(trouble) => (trouble, Failure::Away),
                 }
             }
-            Err(trouble) => trouble,
+            Err(failed) => (failed.trouble, failed.failure),
         };
         let trouble = settings.address.redact(&trouble);
-        // Said once per trouble, not once per attempt.
-        if last_trouble.as_ref() != Some(&trouble) {
+        // Said once per loss, and again for another trouble that stays; not once per attempt.
+        let (is_said, is_new) = (said.as_ref() == Some(&trouble), last.as_ref() != Some(&trouble));
+        if reconnect.handle_failure(failure, is_said, is_new, clock.now()) {
             tracing::warn!(node = %inbox.id(), address = %inbox.address(), %trouble, "no connection, trying again");
-            last_trouble = Some(trouble.clone());
+            said = Some(trouble.clone());
         }
+        last = Some(trouble.clone());
         inbox.close(trouble);
-        let pause = rand::random_range(LEAST_BETWEEN_ATTEMPTS..MOST_BETWEEN_ATTEMPTS);
+        let pause = reconnect.pause(rand::random());
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,

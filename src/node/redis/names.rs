@@ -66,6 +66,11 @@ pub(super) fn marker(prefix: &[u8]) -> Vec<u8> {
     [prefix, b"redquorum:node"].concat()
 }
 
+/// A key that never exists, to ask for rights with.
+pub(super) fn none(prefix: &[u8]) -> Vec<u8> {
+    [prefix, b"redquorum:none"].concat()
+}
+
 /// The hash of counts, one for each run of the server, that looks raise.
 pub(super) fn beats(prefix: &[u8]) -> Vec<u8> {
     [prefix, b"redquorum:beat"].concat()

@@ -21,6 +21,7 @@ use super::command::{self, Form, ServerError};
 use super::facts::{self, Beat, Look};
 use super::handshake::Link;
 use super::health::Health;
+use super::late::Late;
 use super::wire::{Arrived, Wire, Work};
 use super::{LINGER, Settings, refuse};
 use crate::clock::Clock;
@@ -67,6 +68,8 @@ type Asking = Pin<Box<dyn Future<Output = RedisResult<Told>> + Send>>;
 enum Told {
     Look(Look),
     Beat(Beat),
+    /// A copied marker was taken away, if it still stood there.
+    Unmarked(bool),
 }
 
 /// A call about many leases that was sent as a command for each, and its answers so far.
@@ -81,6 +84,7 @@ pub(super) struct Session<'a> {
     link: Link,
     wire: Wire,
     health: &'a mut Health,
+    late: &'a mut Late,
     connection: ConnectionId,
     settings: &'a Settings,
     clock: &'a Clock,
@@ -118,6 +122,7 @@ impl<'a> Session<'a> {
         inbox: &'a mut Inbox,
         link: Link,
         health: &'a mut Health,
+        late: &'a mut Late,
         settings: &'a Settings,
         clock: &'a Clock,
     ) -> Self {
@@ -130,6 +135,7 @@ impl<'a> Session<'a> {
             link,
             wire,
             health,
+            late,
             connection,
             settings,
             clock,
@@ -176,6 +182,19 @@ impl<'a> Session<'a> {
         // No caller may find the door open while the calls of this connection are being answered.
         self.inbox.close(trouble.clone());
         let now = self.clock.now();
+        if self.wire.abilities().no_scripts {
+            self.wire.without_answer(|operation| self.late.left(operation));
+            for Parts { call, replies } in self.parts.values() {
+                let Some(Operation::ExtendAll { extensions }) =
+                    call.request().map(|request| &request.operation)
+                else {
+                    continue;
+                };
+                let unanswered =
+                    extensions.as_slice().iter().zip(replies).filter(|(_, reply)| reply.is_none());
+                unanswered.for_each(|(extension, _)| self.late.left(&extension.clone().into()));
+            }
+        }
         let under_way = self.wire.into_calls();
         let in_parts = self.parts.into_values().map(|parts| parts.call);
         for call in under_way.into_iter().chain(in_parts) {
@@ -219,8 +238,14 @@ impl<'a> Session<'a> {
                         self.look_first(cx);
                     }
                     taken += 1;
+                    let refused = call.request().and_then(|request| {
+                        self.late.sends(&request.operation);
+                        self.wire.abilities().refuses(&request.operation)
+                    });
                     if call.connection != self.connection {
                         refuse(call, self.clock);
+                    } else if let Some(why) = refused {
+                        call.finish(Reply::Refused(why), self.clock.now());
                     } else if call.request().is_some_and(|request| request.operation.keys() > 1) {
                         self.wire.send_added(cx);
                         self.send_many(call, cx);
@@ -238,7 +263,7 @@ impl<'a> Session<'a> {
 
     /// Sends a call about many leases, by itself: it takes a server longer than others.
     fn send_many(&mut self, call: Call, cx: &mut Context<'_>) {
-        if self.wire.abilities().one_slot { self.send_parts(call, cx) } else { self.wire.send(call, cx) }
+        if self.wire.abilities().one_by_one() { self.send_parts(call, cx) } else { self.wire.send(call, cx) }
     }
 
     /// Sends a call about many leases as a command for each.
@@ -254,8 +279,24 @@ impl<'a> Session<'a> {
         self.parts.insert(number, Parts { call, replies: vec![None; each.len()] });
         for (index, extension) in each.iter().enumerate() {
             let operation = extension.clone().into();
+            if let Some(why) = self.wire.abilities().refuses(&operation) {
+                self.part_settled(number, index, Reply::Refused(why));
+                continue;
+            }
             let form = command::form(&operation, *self.wire.abilities());
             self.wire.send_part(&operation, form, (number, index), cx);
+        }
+    }
+
+    fn part_settled(&mut self, number: u64, index: usize, reply: Reply) {
+        let Some(parts) = self.parts.get_mut(&number) else { return };
+        if let Some(slot) = parts.replies.get_mut(index) {
+            *slot = Some(reply);
+        }
+        if parts.replies.iter().all(Option::is_some)
+            && let Some(Parts { call, replies }) = self.parts.remove(&number)
+        {
+            call.finish(Reply::Each(replies.into_iter().flatten().collect()), self.clock.now());
         }
     }
 
@@ -265,29 +306,33 @@ impl<'a> Session<'a> {
         answer: Result<Value, ServerError>,
         cx: &mut Context<'_>,
     ) {
-        let Some(parts) = self.parts.get_mut(&number) else { return };
+        let Some(parts) = self.parts.get(&number) else { return };
         let Some(Operation::ExtendAll { extensions }) =
             parts.call.request().map(|request| &request.operation)
         else {
             return;
         };
-        let (Some(extension), Some(slot)) = (extensions.as_slice().get(index), parts.replies.get_mut(index))
-        else {
-            return;
-        };
-        let operation = extension.clone().into();
-        *slot = Some(match answer {
+        let Some(extension) = extensions.as_slice().get(index) else { return };
+        let operation: Operation = extension.clone().into();
+        let reply = match answer {
             Ok(value) => command::decode(&operation, form, &value),
-            Err(error) => match command::other_form(form, &error, self.wire.abilities()) {
-                Some(form) => return self.wire.send_part(&operation, form, (number, index), cx),
-                None => command::decode_error(form, &error),
-            },
-        });
-        if parts.replies.iter().all(Option::is_some)
-            && let Some(Parts { call, replies }) = self.parts.remove(&number)
-        {
-            call.finish(Reply::Each(replies.into_iter().flatten().collect()), self.clock.now());
-        }
+            Err(error) => {
+                let abilities = self.wire.abilities();
+                let other = command::other_form(form, &error, abilities)
+                    .or_else(|| command::without_scripts(&operation, form, &error, abilities));
+                match other {
+                    Some(form) => return self.wire.send_part(&operation, form, (number, index), cx),
+                    None => command::decode_error(form, &error),
+                }
+            }
+        };
+        let reply = self.weighed(&operation, form, reply);
+        self.part_settled(number, index, reply);
+    }
+
+    /// What an answer is worth with what was left of earlier connections.
+    fn weighed(&self, operation: &Operation, form: Form, reply: Reply) -> Reply {
+        if form == Form::SetIfEq { self.late.weigh(operation, reply) } else { reply }
     }
 
     /// Reads answers, and does with each what it asks for.
@@ -383,13 +428,23 @@ impl<'a> Session<'a> {
         let Some(request) = call.request() else { return };
         let operation = &request.operation;
         let reply = match answer {
-            Ok(value) => command::decode(operation, form, &value),
+            Ok(value) => {
+                if let Some(form) = command::next_form(operation, form, &value, *self.wire.abilities()) {
+                    return self.wire.send_as(form, call, cx);
+                }
+                self.weighed(operation, form, command::decode(operation, form, &value))
+            }
             Err(error) => {
                 // Behind its own release, nothing that creates a key may be sent in a second form (rule 2).
                 let may_repeat = !(operation.creates() && request.mailbox.is_over());
-                let other = command::other_form(form, &error, self.wire.abilities());
+                let abilities = self.wire.abilities();
+                let other = command::other_form(form, &error, abilities)
+                    .or_else(|| command::without_scripts(operation, form, &error, abilities));
                 if let Some(form) = other.filter(|_| may_repeat) {
                     return self.wire.send_as(form, call, cx);
+                }
+                if matches!(operation, Operation::ExtendAll { .. }) && self.wire.abilities().no_scripts {
+                    return self.send_parts(call, cx);
                 }
                 if matches!(error.code.as_str(), "READONLY" | "MASTERDOWN") {
                     self.look_soon();
@@ -464,6 +519,13 @@ impl<'a> Session<'a> {
             let asked = self.health.asked(Some(&self.settings.prefix), false, self.link.tracked);
             let mark = async move { facts::mark(&connection, &clock, &asked, age).await.map(Told::Look) };
             self.look = Some(Box::pin(mark));
+        } else if let (Some(marker), true) = (self.health.copied_marker(), self.next_mark <= now) {
+            self.next_mark = now + MARK_EVERY;
+            let (connection, prefix) = (self.link.connection.clone(), self.settings.prefix.clone());
+            let delete = self.wire.abilities().delete;
+            let unmark =
+                async move { facts::unmark(&connection, &prefix, &marker, delete).await.map(Told::Unmarked) };
+            self.look = Some(Box::pin(unmark));
         }
     }
 
@@ -480,6 +542,13 @@ impl<'a> Session<'a> {
                     self.follow_look();
                 }
                 Ok(Told::Beat(beat)) => self.health.take_beat(&beat),
+                // The look finds none, or the one that another client set meanwhile.
+                Ok(Told::Unmarked(done)) if done => {
+                    self.next_mark = TokioInstant::now();
+                    self.next_look = self.next_mark;
+                    self.look_if_due(self.next_mark);
+                }
+                Ok(Told::Unmarked(_)) => {}
                 // Not ready, or gone: what is known stands, and the calls find out.
                 Err(why) => {
                     tracing::debug!(node = %self.inbox.id(), %why, "the node tells nothing of itself")

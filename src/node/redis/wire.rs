@@ -285,6 +285,22 @@ impl Wire {
         }
     }
 
+    /// What was sent by `SET … IFEQ` and has not been answered.
+    pub(super) fn without_answer(&self, mut left: impl FnMut(&Operation)) {
+        let mut note = |call: &Call, form: Form| {
+            if let (Form::SetIfEq, Some(request)) = (form, call.request()) {
+                left(&request.operation);
+            }
+        };
+        for flight in &self.flights {
+            match flight {
+                Flight::One { work: Work::Call { call, form }, .. } => note(call, *form),
+                Flight::One { .. } => {}
+                Flight::Many { calls, .. } => calls.iter().for_each(|(call, form)| note(call, *form)),
+            }
+        }
+    }
+
     /// The calls that have not been answered.
     pub(super) fn into_calls(self) -> Vec<Call> {
         let mut unanswered = Vec::new();

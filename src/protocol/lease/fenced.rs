@@ -1,8 +1,9 @@
 //! Fenced leases: from the numbers that nodes gave to the token. See [`fencing`](crate::protocol::fencing).
 
 use super::{Lease, Purpose};
-use crate::protocol::fencing::{Carry, FencingToken};
-use crate::protocol::message::{CallId, NotSent, Reply};
+use crate::protocol::answer::Answer;
+use crate::protocol::fencing::{Carry, Doubted, FencingToken};
+use crate::protocol::message::{CallId, NotSent, Reply, Uncounted};
 use crate::protocol::quorum::NodeId;
 use crate::protocol::round::Verdict;
 use crate::protocol::time::Instant;
@@ -33,6 +34,41 @@ impl Lease {
         let numbering = self.is_numbering(call);
         if let (Reply::Fenced(number), Some(fencing)) = (reply, &mut self.fencing) {
             if numbering { fencing.granted(node, *number) } else { fencing.granted_late(node) }
+        }
+    }
+
+    /// Whether the number in an answer is believed, if it has one. If it confirms an earlier one, that node's grant is counted now.
+    pub(super) fn believes(&mut self, answer: &Answer, reply: &Reply, now: Instant) -> bool {
+        let (true, Reply::Fenced(number)) = (self.is_numbering(answer.call), &answer.reply) else {
+            return true;
+        };
+        let Some(fencing) = &mut self.fencing else { return true };
+        let grant = Doubted { node: answer.node, number: *number, counts: reply.is_granted() };
+        let (believed, confirmed) = fencing.believes(grant, self.terms.quorum);
+        if let Some(Doubted { node, number, counts }) = confirmed {
+            fencing.seen(number);
+            if counts {
+                fencing.granted(node, number);
+                self.record(node, answer.call, Reply::Granted, now);
+            }
+        }
+        believed
+    }
+
+    /// If no node is left that could confirm it, the doubted grant is no vote.
+    pub(super) fn give_up_doubted(&mut self, now: Instant) {
+        let waits = self.fencing.as_ref().is_some_and(|fencing| fencing.has_doubted());
+        if waits && self.round.verdict() == Verdict::Pending && self.round.pending() == 1 {
+            self.refuse_doubted(now);
+        }
+    }
+
+    /// The doubted grant is no vote.
+    pub(super) fn refuse_doubted(&mut self, now: Instant) {
+        if let Some(node) = self.fencing.as_mut().and_then(|fencing| fencing.take_doubted())
+            && matches!(self.request, Purpose::Acquire(_))
+        {
+            self.count(node, Reply::Uncounted(Uncounted::Implausible), now);
         }
     }
 

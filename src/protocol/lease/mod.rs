@@ -84,6 +84,8 @@ pub struct Options {
     /// ([`Fence::Advance`]), or one that it has already ([`Fence::Carry`]). If the nodes that grant do not agree on a
     /// number, the acquire takes a second round. Validity counts from before the first one all the same.
     pub fence: Option<Fence>,
+    /// The highest number that clocks explain, see [`most_expected`](crate::protocol::fencing::most_expected).
+    pub expected: Option<u64>,
 }
 
 /// What is known of a lease that another process held.
@@ -277,7 +279,7 @@ impl Lease {
             voted_by,
             surrenders: false,
             patience: patient.map(|_| Box::new(Patience::new(terms.quorum, now, deadline))),
-            fencing: options.fence.map(|fence| Box::new(Fencing::new(fence, now))),
+            fencing: options.fence.map(|fence| Box::new(Fencing::new(fence, options.expected, now))),
         }
     }
 
@@ -386,14 +388,18 @@ impl Lease {
 
     /// The answer to a call, of this round or an earlier one, as it is read at `now`.
     pub fn handle_answer(&mut self, answer: Answer, now: Instant) {
-        // Before it is weighed: a node whose grant does not count may remember more than those whose grants do.
-        self.see_number(answer.call, &answer.reply);
         let reply = self.weighed(&answer);
         let Answer { node, call, connection, creates, .. } = answer;
         if let (true, Some(doubt)) = (creates, self.doubts.get_mut(node.index())) {
             doubt.answered(connection, &reply);
         }
-        self.note_number(node, call, &reply);
+        if self.believes(&answer, &reply, now) {
+            // Before it is weighed: a node whose grant does not count may remember more than those whose grants do.
+            self.see_number(call, &answer.reply);
+            self.note_number(node, call, &reply);
+        } else if reply.is_granted() {
+            return self.give_up_doubted(now);
+        }
         self.record(node, call, reply, now);
     }
 
@@ -409,8 +415,11 @@ impl Lease {
                 self.count(node, refusal, now);
             }
         }
-        if self.reply_deadline().is_some_and(|deadline| deadline <= now) && self.round.expire(now) {
-            self.decided(now);
+        if self.reply_deadline().is_some_and(|deadline| deadline <= now) {
+            self.refuse_doubted(now);
+            if self.round.expire(now) {
+                self.decided(now);
+            }
         }
     }
 
@@ -500,6 +509,7 @@ impl Lease {
         if let Some(reply) = reply {
             self.count(node, reply, now);
         }
+        self.give_up_doubted(now);
     }
 
     fn count(&mut self, node: NodeId, reply: Reply, now: Instant) {

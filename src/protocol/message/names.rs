@@ -1,9 +1,12 @@
 //! The names that go to a node: keys, owners, clients, connections.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// The name of the thing locked, exactly as it stands on the servers: any bytes, prefix included.
+///
+/// It is shown with all bytes escaped that cannot be printed, and it derefs to its bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<[u8]>);
 
@@ -19,9 +22,47 @@ impl Key {
     }
 }
 
+impl Deref for Key {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<[u8]> for Key {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl PartialEq<[u8]> for Key {
+    fn eq(&self, bytes: &[u8]) -> bool {
+        *self.0 == *bytes
+    }
+}
+
+impl PartialEq<str> for Key {
+    fn eq(&self, text: &str) -> bool {
+        *self.0 == *text.as_bytes()
+    }
+}
+
+impl PartialEq<&str> for Key {
+    fn eq(&self, text: &&str) -> bool {
+        *self.0 == *text.as_bytes()
+    }
+}
+
+impl<const N: usize> PartialEq<[u8; N]> for Key {
+    fn eq(&self, bytes: &[u8; N]) -> bool {
+        *self.0 == *bytes
+    }
+}
+
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        write!(f, "\"{self}\"")
     }
 }
 

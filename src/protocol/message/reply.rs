@@ -85,6 +85,8 @@ pub enum Uncounted {
     SameServer(NodeId),
     /// Several servers answer in turn at the node's address.
     SeveralServers,
+    /// The key's fencing counter there is ahead of every clock, and of the other nodes' counters.
+    Implausible,
 }
 
 /// A place in the queue for a key, as its node tells it.

@@ -8,11 +8,15 @@
 //! | --- | --- |
 //! | `memory` | the memory age, drawn from the readings of one node |
 //! | `beat` | what shows that a node did not go back to an older state |
+//! | `episode` | which causes of standing aside are changes of their own |
+//! | `identity` | which nodes are one server, and which carries another's marker |
 //! | `client_clock` | which jumps in time are the client's own |
 //! | `standing` | what the grants of a node are worth, and how fresh a look must be |
 
 mod beat;
 mod client_clock;
+mod episode;
+mod identity;
 mod memory;
 mod standing;
 #[cfg(test)]
@@ -22,6 +26,8 @@ use std::fmt;
 use std::time::Duration;
 
 pub use self::client_clock::{ClientClock, Jump, StoodStill};
+pub use self::episode::Episode;
+pub use self::identity::{Double, Identity, double};
 pub use self::memory::Memory;
 pub use self::standing::{LOOK_EVERY, LOOKS_LAST, Standing};
 use crate::protocol::time::Instant;

@@ -33,6 +33,14 @@ impl Standing {
     /// A node that is to be looked at before its grants count.
     pub const UNSEEN: Standing = Standing::CountsFrom(Instant::FAR_FUTURE);
 
+    /// How much longer the grants do not count, if time alone is to pass and it is known how much.
+    pub fn remaining(self, now: Instant) -> Option<Duration> {
+        match self {
+            Self::CountsFrom(from) if from > now && from != Instant::FAR_FUTURE => Some(from.since(now)),
+            _ => None,
+        }
+    }
+
     /// What the standing is worth at `now` if the last look began at `looked` and holds for so long: the node may have
     /// forgotten since, and a client that stood still would not know.
     pub fn as_seen(self, looked: Instant, lasts: Duration, now: Instant) -> Self {

@@ -93,7 +93,7 @@ async fn loss_drops_the_work_in_time() {
     let told = hung.elapsed();
     assert!(told <= remaining && told + Duration::from_millis(5) >= remaining, "{told:?} of {remaining:?}");
     assert!(dropped.load(Ordering::SeqCst));
-    assert_eq!(key, KEY);
+    assert_eq!(key.as_bytes(), KEY.as_bytes());
     nothing_is_left(&cluster, &redlock, "afterwards").await;
 }
 
@@ -150,7 +150,7 @@ async fn work_that_outlasts_its_lock_is_no_success() {
         let Err(WithLockError::Lost { reason: Lost::Expired, key, output: Some(()) }) = plain else {
             panic!("{beyond} ns beyond the end: {plain:?}")
         };
-        assert_eq!(key, KEY);
+        assert_eq!(key.as_bytes(), KEY.as_bytes());
         assert_eq!(failed.map_err(WithLockError::into_output), Err(Some(Err("disk full"))));
         assert_eq!(boxed.map_err(WithLockError::into_output), Err(Some(42)));
     }

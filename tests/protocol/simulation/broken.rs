@@ -74,6 +74,7 @@ pub enum Switch {
     NoRaise,
     TokenOfAllNodes,
     CandidateUncapped,
+    AnyNumberCounts,
     CappedByEachNode,
     CountersLost,
     ClocksApart,
@@ -216,6 +217,7 @@ pub const ALL: &[(Switch, &str, &str)] = &[
         "candidate-uncapped",
         "a client's clock advances counters as far as it likes",
     ),
+    (Switch::AnyNumberCounts, "any-number-counts", "one node's number is taken, whatever it is"),
     (
         Switch::CappedByEachNode,
         "capped-by-each-node",
@@ -302,7 +304,7 @@ impl Switch {
             Self::NoRaise | Self::CappedByEachNode | Self::CountersLost | Self::ClocksApart => {
                 Law::TokensRise
             }
-            Self::CandidateUncapped => Law::TokensAreBounded,
+            Self::CandidateUncapped | Self::AnyNumberCounts => Law::TokensAreBounded,
             Self::TokenOfAllNodes | Self::CounterLeftBehind => Law::TokenStandsAtQuorum,
         }
     }

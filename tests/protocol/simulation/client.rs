@@ -351,7 +351,8 @@ impl World {
             read: self.client_now(client),
         };
         let weighed = self.tenures[tenure].lease.weighed(&answer);
-        self.witness_reply(tenure, node, call, &weighed);
+        let told = if let Reply::Fenced(number) = answer.reply { number.as_u64() } else { 0 };
+        self.witness_reply(tenure, node, call, &weighed, told);
         let answer = self.falsify_answer(tenure, call, answer, &weighed);
         if self.tenures[tenure].dropped {
             return;

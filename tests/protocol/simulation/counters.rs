@@ -208,6 +208,8 @@ counters! {
     RaiseFailed,
     /// A client's clock was so far ahead of the nodes' that it was held back.
     CandidateCapped,
+    /// A node's counter was at a number that no history explains.
+    CounterForged,
     /// An owner that had advanced a counter claimed the node again.
     ClaimRepeated,
     /// A healed node was given the counter.

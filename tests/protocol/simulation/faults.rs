@@ -112,6 +112,7 @@ impl World {
         let duration = self.draw.spread(2 * self.plan.latency, 2 * self.plan.guard());
         self.faults += 1;
         self.lose_counters(node);
+        self.forge_counter();
         self.spend_counters();
         note!(self, "fault: {fault:?}, c{client}, {}, {} ms", NodeId::new(node), duration / MILLI);
         match fault {

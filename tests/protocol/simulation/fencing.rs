@@ -56,6 +56,8 @@ pub struct Fencing {
     next_node: usize,
     /// All other nodes' clocks are behind.
     behind: bool,
+    /// The node whose counters are at any number.
+    liar: Option<usize>,
     /// Per mille of nodes whose clock a client does not know, beside the first.
     unmet: u64,
 }
@@ -67,7 +69,7 @@ impl Fencing {
         let always = broken.is_some_and(|switch| switch.is_about_tokens());
         let (guard, tame) = (plan.guard() / 1_000, draw.chance(500));
         let tame = match broken {
-            Some(Switch::CandidateUncapped) => false,
+            Some(Switch::CandidateUncapped | Switch::AnyNumberCounts) => false,
             Some(Switch::CountersLost | Switch::ClocksApart | Switch::CappedByEachNode) => true,
             _ => tame,
         };
@@ -88,11 +90,16 @@ impl Fencing {
             next_node: 0,
             behind: broken == Some(Switch::CappedByEachNode),
             unmet,
+            liar: None,
         };
         if broken == Some(Switch::ClocksApart) {
             fencing.tame = Some(50 * guard);
         }
         (0..plan.clients).for_each(|client| fencing.step(client));
+        let lies = broken == Some(Switch::AnyNumberCounts) || fencing.draw.chance(200);
+        let nodes = plan.quorum.nodes();
+        // Of one or two nodes, none can contradict the other.
+        fencing.liar = (lies && nodes >= 3).then(|| fencing.draw.below(nodes as u64) as usize);
         fencing.spends = broken == Some(Switch::GoesOnAfterTheEnd) || fencing.draw.chance(100);
         fencing
     }
@@ -138,9 +145,11 @@ impl Fencing {
 
 impl World {
     /// Whether a lease has a token, as drawn for it, and what its client's clock suggests.
-    pub fn draw_fence(&mut self, client: usize) -> Option<Fence> {
+    ///
+    /// The second is the highest number that the clocks which it knows explain.
+    pub fn draw_fence(&mut self, client: usize) -> (Option<Fence>, Option<u64>) {
         if !self.fencing.is_on() || !self.fencing.draw.chance(self.fencing.share) {
-            return None;
+            return (None, None);
         }
         let wall = (NOON + self.now / 1_000).saturating_add_signed(self.fencing.off[client]);
         // All have met the first node.
@@ -148,6 +157,8 @@ impl World {
             .filter(|node| *node == 0 || !self.fencing.draw.chance(self.fencing.unmet))
             .map(|node| micros(self.nodes[node].clock.at(self.now)))
             .collect();
+        let expected = fencing::most_expected(met.iter().copied());
+        let expected = expected.filter(|_| self.broken != Some(Switch::AnyNumberCounts));
         let mut candidate = fencing::candidate(wall, met);
         if candidate < wall {
             self.counters.add(Seen::CandidateCapped);
@@ -155,7 +166,20 @@ impl World {
         if self.broken == Some(Switch::CandidateUncapped) {
             candidate = wall;
         }
-        Some(Fence::Advance { candidate, retention: Retention::new(self.fencing.retention) })
+        let retention = Retention::new(self.fencing.retention);
+        (Some(Fence::Advance { candidate, retention }), expected)
+    }
+
+    /// Now and then a node's counter of a key is at any number: somebody wrote there, or the node lies. It is always the same node.
+    pub fn forge_counter(&mut self) {
+        let Some(liar) = self.fencing.liar.filter(|_| self.fencing.draw.chance(100)) else { return };
+        let key = self.fencing.draw.below(self.keys.len() as u64) as usize;
+        let owner = Owner::from_bytes([0xed; 16]);
+        let ahead = self.fencing.draw.pick(&[60_000_000, 4 * FAR_OFF, END - 2 * NOON]);
+        let local = micros(self.nodes[liar].clock.at(self.now));
+        let number = (2 * FAR_OFF + local.max(NOON) + ahead).min(END - 4);
+        self.nodes[liar].store.put_counter(&self.keys[key], Counter { number, owner, expires: u64::MAX });
+        self.counters.add(Seen::CounterForged);
     }
 
     /// Now and then the counter of a key is at its end on many nodes, as after a client whose clock was ages ahead.

@@ -217,7 +217,12 @@ pub fn asked_once(asked: NodeSet, node: NodeId, operation: &Operation) -> Findin
 
 /// Rule 6: a round is decided at the earliest moment: success at Q grants, failure as soon as Q is out of reach.
 pub fn decided_at_once(round: &RoundWitness, quorum: Quorum) -> Finding {
-    let (granted, open) = (round.granted.len(), quorum.nodes() - round.answered.len());
+    let (mut granted, mut open) = (round.granted.len(), quorum.nodes() - round.answered.len());
+    if round.lone_number(quorum).is_some_and(|lone| round.granted.contains(lone)) {
+        // No vote, unless one of those that are still to answer confirms it.
+        granted -= 1;
+        open += usize::from(open > 0);
+    }
     let certain = granted >= quorum.needed() || granted + open < quorum.needed();
     require(round.decided || !certain, || {
         format!("undecided with grants of {:?}, answers of {:?}", round.granted, round.answered)

@@ -297,11 +297,13 @@ impl World {
         let terms = self.plan.terms(ttl);
         let subject = self.owners[owner].owner;
         let now = self.client_now(client);
-        let fence = self.draw_fence(client);
-        let options = Options { queues: self.queues(client, key), fence, ..Options::default() };
+        let (fence, expected) = self.draw_fence(client);
+        let options = Options { queues: self.queues(client, key), fence, expected, ..Options::default() };
         let lease = Lease::acquire(terms, self.keys[key].clone(), subject, asking, options, now);
         let tenure = self.tenures.len();
-        self.tenures.push(Tenure::new(lease, client, task, owner, ttl.as_millis(), self.now));
+        let mut holder = Tenure::new(lease, client, task, owner, ttl.as_millis(), self.now);
+        holder.round.expected = expected.unwrap_or(u64::MAX);
+        self.tenures.push(holder);
         note!(
             self,
             "c{client} task {task} acquires {} as o{owner} for {} ms",

@@ -329,12 +329,14 @@ impl World {
         self.see_attempt(task);
         let (subject, ttl) = (self.owners[owner].owner, self.tasks[task].ttl);
         let now = self.client_now(client);
-        let fence = self.draw_fence(client);
-        let options = Options { queues: Some(queues), vote: Some(vote), fence, ..Options::default() };
+        let (fence, expected) = self.draw_fence(client);
+        let options =
+            Options { queues: Some(queues), vote: Some(vote), fence, expected, ..Options::default() };
         let terms = self.plan.terms(ttl);
         let lease = Lease::acquire(terms, self.keys[key].clone(), subject, Asking::Claim, options, now);
         let tenure = self.tenures.len();
         let mut holder = Tenure::new(lease, client, task, owner, ttl.as_millis(), self.now);
+        holder.round.expected = expected.unwrap_or(u64::MAX);
         holder.waiter = Some(number);
         holder.patient = vote.patient;
         self.tenures.push(holder);

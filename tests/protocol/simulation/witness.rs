@@ -5,7 +5,7 @@
 use redquorum::protocol::in_doubt::{Debt, MARGIN};
 use redquorum::protocol::lease::End;
 use redquorum::protocol::message::{CallId, ConnectionId, Operation, Owner, Reply};
-use redquorum::protocol::quorum::{NodeId, NodeSet};
+use redquorum::protocol::quorum::{NodeId, NodeSet, Quorum};
 use redquorum::protocol::time::Instant;
 
 use super::client::Tenure;
@@ -103,6 +103,9 @@ pub struct RoundWitness {
     pub uncounted: NodeSet,
     /// Where each node's fencing counter stood when it last executed a command of this round and carried the owner.
     pub stands: [u64; MOST_NODES],
+    /// The numbers that nodes told in this round, and the highest that clocks explain.
+    pub numbers: [u64; MOST_NODES],
+    pub expected: u64,
     /// The lease has told its verdict.
     pub decided: bool,
 }
@@ -145,8 +148,18 @@ impl RoundWitness {
             spent: NodeSet::EMPTY,
             uncounted: NodeSet::EMPTY,
             stands: [0; MOST_NODES],
+            numbers: [0; MOST_NODES],
+            expected: u64::MAX,
             decided: false,
         }
+    }
+
+    /// The node of three or more whose number neither a clock explains nor another node's, which is as high.
+    pub fn lone_number(&self, quorum: Quorum) -> Option<NodeId> {
+        let highest = *self.numbers.iter().max()?;
+        let mut at = quorum.all().filter(|node| self.numbers[node.index()] == highest);
+        let first = at.next().filter(|_| highest > self.expected && quorum.nodes() >= 3)?;
+        at.next().is_none().then_some(first)
     }
 }
 
@@ -204,7 +217,7 @@ impl World {
         };
         if round.call != call {
             // The undo of a failed round begins before anybody hears of the failure.
-            let RoundWitness { granted: claimed, held, spent, uncounted, .. } = *round;
+            let RoundWitness { granted: claimed, held, spent, uncounted, expected, .. } = *round;
             *round = RoundWitness {
                 call,
                 kind,
@@ -214,6 +227,7 @@ impl World {
                 held,
                 spent,
                 uncounted,
+                expected,
                 ..RoundWitness::unstarted()
             };
         }
@@ -285,7 +299,9 @@ impl World {
     }
 
     /// A client learned what became of a call.
-    pub fn witness_reply(&mut self, tenure: usize, node: usize, call: usize, reply: &Reply) {
+    ///
+    /// `told` is the number in it, also if its grant does not count.
+    pub fn witness_reply(&mut self, tenure: usize, node: usize, call: usize, reply: &Reply, told: u64) {
         let answered = &self.calls[call];
         let Purpose::Lease { call: number, .. } = answered.purpose else { return };
         let Tenure { round, owner, patient, .. } = &mut self.tenures[tenure];
@@ -322,6 +338,7 @@ impl World {
         }
         if of_round && !round.answered.contains(NodeId::new(node)) {
             round.answered.insert(NodeId::new(node));
+            round.numbers[node] = told;
             match reply {
                 Reply::Held(_) => round.held.insert(NodeId::new(node)),
                 Reply::CounterExhausted => round.spent.insert(NodeId::new(node)),

@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, Script, Value};
+use redis::{Cmd, RedisError, Script, Value};
 
 use super::names;
 use crate::protocol::fencing::{Carry, END, Fence, FencingToken};
@@ -60,6 +60,42 @@ pub(super) struct Abilities {
     pub(super) delete: Option<NativeDelete>,
     /// Only keys of one slot in one command: a server in cluster mode.
     pub(super) one_slot: bool,
+    /// Scripts may not be run, by this user or on this server.
+    pub(super) no_scripts: bool,
+    /// `SET … IFEQ`: Redis 8.4 and newer, Valkey 8.1 and newer.
+    pub(super) set_ifeq: bool,
+}
+
+impl Abilities {
+    /// Whether each lease has its own command.
+    pub(super) fn one_by_one(&self) -> bool {
+        self.one_slot || self.no_scripts
+    }
+
+    /// Whether a lock that is set can be extended and released: a life of a millisecond is as good as a native delete.
+    pub(super) fn keeps_locks(&self) -> bool {
+        !self.no_scripts || self.set_ifeq
+    }
+
+    /// Why an operation is refused before anything is sent, if it is: nothing is set that could not be extended or released.
+    pub(super) fn refuses(&self, operation: &Operation) -> Option<ServerMessage> {
+        if !self.no_scripts {
+            return None;
+        }
+        let what = match operation {
+            Operation::Claim { fence: Some(_), .. }
+            | Operation::Raise { .. }
+            | Operation::Extend { carry: Some(_), .. } => "a fenced lock needs scripts",
+            Operation::Queue { .. } => "the wait queue needs scripts",
+            Operation::Inspect { .. } | Operation::ExtendAll { .. } => return None,
+            Operation::Release { .. } | Operation::HandOver { .. } if self.delete.is_some() => return None,
+            _ if self.set_ifeq => return None,
+            _ => {
+                "a lock needs scripts, or SET IFEQ (Redis 8.4, Valkey 8.1) in their place, to be extended and released"
+            }
+        };
+        Some(format!("scripts are refused here, and {what}: allow EVALSHA and EVAL").into())
+    }
 }
 
 /// The servers' own compare-and-delete commands.
@@ -89,6 +125,10 @@ pub(super) enum Form {
     SetGet,
     /// A native compare-and-delete.
     Delete(NativeDelete),
+    /// `SET … IFEQ … GET PX`, with a life of a millisecond to release.
+    SetIfEq,
+    /// `GET`.
+    Get,
     /// A script by its digest.
     Digest,
     /// A script by its text.
@@ -97,7 +137,18 @@ pub(super) enum Form {
 
 /// The form for an operation on a server with these abilities.
 pub(super) fn form(operation: &Operation, abilities: Abilities) -> Form {
+    let without_scripts = |form| if abilities.no_scripts { form } else { Form::Digest };
     match operation {
+        Operation::Claim { fence: None, .. } if abilities.no_scripts && abilities.set_get => Form::SetGet,
+        Operation::Claim { fence: None, .. } => without_scripts(Form::Set),
+        Operation::Extend { carry: None, .. } => without_scripts(Form::SetIfEq),
+        Operation::Inspect { .. } => without_scripts(Form::Get),
+        Operation::HandOver { .. } if abilities.no_scripts => {
+            abilities.delete.map_or(Form::SetIfEq, Form::Delete)
+        }
+        Operation::Release { .. } if abilities.no_scripts => {
+            abilities.delete.map_or(Form::SetIfEq, Form::Delete)
+        }
         Operation::Set { .. } if abilities.set_get => Form::SetGet,
         Operation::Set { .. } => Form::Set,
         Operation::Release { .. } => abilities.delete.map_or(Form::Digest, Form::Delete),
@@ -106,8 +157,7 @@ pub(super) fn form(operation: &Operation, abilities: Abilities) -> Form {
         | Operation::ExtendAll { .. }
         | Operation::Raise { .. }
         | Operation::HandOver { .. }
-        | Operation::Queue { .. }
-        | Operation::Inspect { .. } => Form::Digest,
+        | Operation::Queue { .. } => Form::Digest,
     }
 }
 
@@ -132,12 +182,12 @@ pub(super) fn encode(cmd: &mut Cmd, operation: &Operation, form: Form, prefix: &
             }
             cmd.arg("PX").arg(ttl(operation));
         }
-        Form::Delete(NativeDelete::Delex) => {
-            cmd.arg("DELEX").arg(key).arg("IFEQ").arg(&owner[..]);
+        Form::Delete(native) => encode_delete(cmd, native, key, &owner),
+        Form::SetIfEq => {
+            cmd.arg("SET").arg(key).arg(&owner[..]).arg("IFEQ").arg(&owner[..]).arg("GET");
+            cmd.arg("PX").arg(ttl(operation).unwrap_or(1));
         }
-        Form::Delete(NativeDelete::Delifeq) => {
-            cmd.arg("DELIFEQ").arg(key).arg(&owner[..]);
-        }
+        Form::Get => drop(cmd.arg("GET").arg(key)),
         Form::Digest | Form::Text => {
             let source = source(operation);
             match form {
@@ -147,6 +197,23 @@ pub(super) fn encode(cmd: &mut Cmd, operation: &Operation, form: Form, prefix: &
             script_arguments(cmd, operation, &owner, prefix);
         }
     }
+}
+
+fn encode_delete(cmd: &mut Cmd, native: NativeDelete, key: &[u8], value: &[u8]) {
+    match native {
+        NativeDelete::Delex => cmd.arg("DELEX").arg(key).arg("IFEQ").arg(value),
+        NativeDelete::Delifeq => cmd.arg("DELIFEQ").arg(key).arg(value),
+    };
+}
+
+/// Deletes a key if it carries this value: natively, or by the text of the script.
+pub(super) fn delete_if(key: &[u8], value: &[u8], form: Form) -> Cmd {
+    let mut cmd = Cmd::new();
+    match form {
+        Form::Delete(native) => encode_delete(&mut cmd, native, key, value),
+        _ => drop(cmd.arg("EVAL").arg(RELEASE.code).arg(1).arg(key).arg(value)),
+    }
+    cmd
 }
 
 fn script_arguments(cmd: &mut Cmd, operation: &Operation, owner: &OwnerHex, prefix: &[u8]) {
@@ -260,11 +327,64 @@ pub(super) fn other_form(form: Form, error: &ServerError, abilities: &mut Abilit
         Form::SetGet if error.code == "NOPERM" => Some(Form::Set),
         Form::Delete(native) if unknown || forbids(error, native.name()) => {
             abilities.delete = None;
-            Some(Form::Digest)
+            Some(if abilities.no_scripts && abilities.set_ifeq { Form::SetIfEq } else { Form::Digest })
         }
         Form::Digest if error.code == "NOSCRIPT" || unknown || forbids(error, "evalsha") => Some(Form::Text),
         _ => None,
     }
+}
+
+/// The same for an operation whose script was refused in its last form: from then on, the connection goes without scripts.
+pub(super) fn without_scripts(
+    operation: &Operation,
+    form: Form,
+    error: &ServerError,
+    abilities: &mut Abilities,
+) -> Option<Form> {
+    let unknown = error.code == "ERR" && error.detail.starts_with("unknown command");
+    if form != Form::Text || !(unknown || forbids(error, "eval")) {
+        return None;
+    }
+    abilities.no_scripts = true;
+    let can = abilities.refuses(operation).is_none() && operation.keys() == 1;
+    can.then(|| self::form(operation, *abilities))
+}
+
+/// The form that follows on an answer: a claim without a script finds that the key is its owner's, and lengthens its life.
+pub(super) fn next_form(
+    operation: &Operation,
+    form: Form,
+    answer: &Value,
+    abilities: Abilities,
+) -> Option<Form> {
+    let Value::BulkString(found) = answer else { return None };
+    let claims = matches!(operation, Operation::Claim { .. }) && form == Form::SetGet && abilities.set_ifeq;
+    let owns = operation.owner().is_some_and(|owner| found[..] == owner.to_hex()[..]);
+    (claims && owns).then_some(Form::SetIfEq)
+}
+
+/// Commands that show whether scripts may be run, by digest and by text. They find no key, and do nothing.
+pub(super) fn script_probes(key: &[u8]) -> [Cmd; 2] {
+    let (mut digest, mut text) = (Cmd::new(), Cmd::new());
+    digest.arg("EVALSHA").arg(EXTEND.digest.as_str());
+    text.arg("EVAL").arg(EXTEND.code);
+    [digest, text].map(|mut probe| {
+        probe.arg(1).arg(key).arg("").arg(1);
+        probe
+    })
+}
+
+/// Whether this command was refused before a script began, by the server, its access list, or something in between.
+pub(super) fn is_refused(error: &RedisError, command: &str) -> bool {
+    let Some(code) = error.code() else { return false };
+    let error = ServerError { code: code.to_owned(), detail: error.detail().unwrap_or_default().to_owned() };
+    forbids(&error, &command.to_lowercase()) || (error.code == "ERR" && !is_from_inside(&error))
+}
+
+/// Whether an error comes from inside a script.
+fn is_from_inside(error: &ServerError) -> bool {
+    let marks = ["script: ", "@user_script", "user_script:", "running script"];
+    marks.iter().any(|mark| error.detail.contains(mark))
 }
 
 /// Whether the server refused a command because of some of its keys: asked for each alone, it takes the others.
@@ -334,12 +454,16 @@ const REFUSALS: [&str; 17] = [
 pub(super) fn decode_error(form: Form, error: &ServerError) -> Reply {
     let message = error.message();
     match form {
-        Form::Set | Form::SetGet | Form::Delete(_) if error.code == "WRONGTYPE" => {
+        Form::Set | Form::SetGet | Form::SetIfEq | Form::Delete(_) if error.code == "WRONGTYPE" => {
             Reply::Held(Holder { value: HolderValue::NotALock, remaining: None })
+        }
+        Form::Get if error.code == "WRONGTYPE" => {
+            let holder = Holder { value: HolderValue::NotALock, remaining: None };
+            Reply::Found(Found { holder: Some(holder), waiting: 0 })
         }
         // A server executes a plain command or refuses it, never both. But a proxy in between may answer with an error of
         // its own after it sent the command on: so only errors of the server's own are refusals.
-        Form::Set | Form::SetGet | Form::Delete(_) => {
+        Form::Set | Form::SetGet | Form::SetIfEq | Form::Get | Form::Delete(_) => {
             let known = ["unknown command", "syntax error", "wrong number of arguments", "invalid expire"];
             let faulty = error.code == "ERR" && known.iter().any(|text| error.detail.contains(text));
             if faulty || REFUSALS.contains(&error.code.as_str()) {
@@ -351,9 +475,7 @@ pub(super) fn decode_error(form: Form, error: &ServerError) -> Reply {
         Form::Digest | Form::Text => {
             // A script may have written before it failed; servers mark such errors with the script's name. Where the key
             // itself is of another type, scripts answer so: as an error, that is about another key, a counter or a line.
-            let inside = ["script: ", "@user_script", "user_script:", "running script"]
-                .iter()
-                .any(|mark| error.detail.contains(mark));
+            let inside = is_from_inside(error);
             let unknown_command = error.code == "ERR" && error.detail.starts_with("unknown command");
             if !inside && (REFUSALS.contains(&error.code.as_str()) || unknown_command) {
                 Reply::Refused(message)
@@ -378,6 +500,17 @@ pub(super) fn decode(operation: &Operation, form: Form, value: &Value) -> Reply 
             value => Reply::Held(Holder { value, remaining: None }),
         },
         (Form::Delete(_), Value::Int(0)) => Reply::NotOurs,
+        (Form::SetIfEq, Value::Nil) if operation.creates() => Reply::Held(Holder::UNNAMED),
+        (Form::SetIfEq, Value::Nil) => Reply::Absent,
+        (Form::SetIfEq, Value::BulkString(found)) => match HolderValue::read(found) {
+            HolderValue::Owner(found) if Some(found) == operation.owner() => Reply::Granted,
+            value => Reply::Held(Holder { value, remaining: None }),
+        },
+        (Form::Get, Value::Nil) => Reply::Found(Found { holder: None, waiting: 0 }),
+        (Form::Get, Value::BulkString(found)) => {
+            let holder = Holder { value: HolderValue::read(found), remaining: None };
+            Reply::Found(Found { holder: Some(holder), waiting: 0 })
+        }
         (Form::Digest | Form::Text, value) => decode_script(operation, value),
         _ => garbled(value),
     }

@@ -48,6 +48,55 @@ fn set_is_the_commands_of_the_field() {
     assert!(packed(&release, Form::Digest).contains("$40 "), "a SHA-1 digest");
 }
 
+/// Without scripts each operation has a command of its own, or is refused before it is sent.
+#[test]
+fn without_scripts_commands_serve() {
+    let [set, claim, extend, release] = operations();
+    let no_scripts = Abilities { set_get: true, no_scripts: true, ..Abilities::default() };
+    let able = Abilities { set_ifeq: true, delete: Some(NativeDelete::Delifeq), ..no_scripts };
+    let forms = |abilities| [&set, &claim, &extend, &release].map(|operation| form(operation, abilities));
+    let delete = Form::Delete(NativeDelete::Delifeq);
+    assert_eq!(forms(able), [Form::SetGet, Form::SetGet, Form::SetIfEq, delete]);
+    assert_eq!(forms(Abilities { delete: None, ..able })[3], Form::SetIfEq);
+    for operation in [&set, &claim, &extend, &release] {
+        assert_eq!(able.refuses(operation), None);
+        let why = no_scripts.refuses(operation).expect("nothing stands in their place");
+        assert!(why.contains("EVALSHA"), "{why}");
+        assert_eq!(Abilities { no_scripts: false, ..no_scripts }.refuses(operation), None);
+    }
+    let owner = "07070707070707070707070707070707";
+    let ifeq = |life: &str| format!("*8 $3 SET $1 k $32 {owner} $4 IFEQ $32 {owner} $3 GET $2 PX {life} ");
+    assert_eq!(packed(&extend, Form::SetIfEq), ifeq("$4 1000"));
+    assert_eq!(packed(&release, Form::SetIfEq), ifeq("$1 1"));
+
+    let mine = Value::BulkString(OWNER.to_hex().to_vec());
+    assert_eq!(decode(&extend, Form::SetIfEq, &mine), Reply::Granted);
+    assert_eq!(decode(&extend, Form::SetIfEq, &Value::Nil), Reply::Absent);
+    let theirs = decode(&release, Form::SetIfEq, &Value::BulkString(b"theirs".to_vec()));
+    assert!(matches!(theirs, Reply::Held(_)));
+    // A claim that finds its own key has to lengthen its life; a first set is the one that made it.
+    assert_eq!(next_form(&claim, Form::SetGet, &mine, able), Some(Form::SetIfEq));
+    assert_eq!(next_form(&set, Form::SetGet, &mine, able), None);
+    assert_eq!(next_form(&claim, Form::SetGet, &Value::BulkString(b"theirs".to_vec()), able), None);
+    assert_eq!(decode(&claim, Form::SetIfEq, &Value::Nil), Reply::Held(Holder::UNNAMED));
+}
+
+/// Scripts that are refused in their last form are done without from then on.
+#[test]
+fn refused_scripts_are_done_without() {
+    let [_, _, extend, _] = operations();
+    let forbidden = error("NOPERM User app has no permissions to run the 'eval' command");
+    let mut abilities = Abilities { set_ifeq: true, ..Abilities::default() };
+    assert_eq!(without_scripts(&extend, Form::Digest, &forbidden, &mut abilities), None);
+    assert_eq!(without_scripts(&extend, Form::Text, &error("NOPERM no key"), &mut abilities), None);
+    assert!(!abilities.no_scripts);
+    assert_eq!(without_scripts(&extend, Form::Text, &forbidden, &mut abilities), Some(Form::SetIfEq));
+    assert!(abilities.no_scripts);
+    let mut unable = Abilities::default();
+    assert_eq!(without_scripts(&extend, Form::Text, &forbidden, &mut unable), None);
+    assert!(unable.no_scripts, "and nothing is set from then on");
+}
+
 /// The meaning of nil depends on the form that was sent.
 #[test]
 fn nil_is_granted_with_get_and_held_without() {

@@ -95,7 +95,8 @@ async fn calls_of_another_connection_are_not_sent() {
 
     let (link, mut server) = link().await;
     let Stage { inbox, health, settings, clock, shutdown, mailbox, .. } = &mut stage;
-    let session = Session::new(inbox, link, health, settings, clock);
+    let mut late = Late::default();
+    let session = Session::new(inbox, link, health, &mut late, settings, clock);
     let mut answers = Vec::new();
     tokio::select! {
         _ = session.run(shutdown) => panic!("the connection was given up"),
@@ -119,7 +120,8 @@ async fn silent_nodes_are_suspect() {
         let (node, mailbox) = (stage.node.clone(), stage.mailbox.clone());
         let (started, mut state) = (TokioInstant::now(), stage.node.state());
         let Stage { inbox, health, settings, clock, shutdown, .. } = &mut stage;
-        let session = Session::new(inbox, link, health, settings, clock);
+        let mut late = Late::default();
+        let session = Session::new(inbox, link, health, &mut late, settings, clock);
         let mut running = pin!(session.run(shutdown));
         set(&node, &mailbox).unwrap();
 

@@ -231,3 +231,98 @@ fn validity_counts_from_the_start_of_the_clock() {
     }
     assert!(matches!(lease.poll_event(), Some(Event::Held(validity)) if validity.until() == at(10_898)));
 }
+
+/// A token is wanted; clocks explain numbers up to 1 000.
+fn careful(nodes: usize) -> Lease {
+    lease_with(nodes, Options { expected: Some(1_000), ..advancing() })
+}
+
+const FAR: u64 = 8_000_000_000_000_000;
+
+/// One node at a number that nothing explains is no vote, and its number goes nowhere.
+#[test]
+fn a_number_that_nothing_explains_is_no_vote() {
+    let mut lease = careful(5);
+    let sends = drain(&mut lease, at(0));
+    for (node, given) in [(4, FAR), (0, 100), (1, 100)] {
+        answer(&mut lease, &sends[node], number(given), at(10));
+    }
+    assert_eq!((lease.poll_event(), lease.round().granted()), (None, 2));
+    answer(&mut lease, &sends[2], number(100), at(10));
+
+    assert!(matches!(lease.poll_event(), Some(Event::Held(_))));
+    assert_eq!(lease.fencing_token(), Some(FencingToken::new(100)));
+}
+
+/// Two nodes at such numbers confirm the lower one of them: clocks may be wrong, and the token is what it is.
+#[test]
+fn two_nodes_confirm_what_no_clock_explains() {
+    let mut lease = careful(3);
+    let sends = drain(&mut lease, at(0));
+    answer(&mut lease, &sends[0], number(FAR), at(10));
+    answer(&mut lease, &sends[1], number(FAR), at(10));
+    assert!(matches!(lease.poll_event(), Some(Event::Held(_))));
+    assert_eq!(lease.fencing_token(), Some(FencingToken::new(FAR)));
+
+    for order in [[(0, 5_000), (1, FAR)], [(1, FAR), (0, 5_000)]] {
+        let mut lease = careful(5);
+        let sends = drain(&mut lease, at(0));
+        for (node, given) in order.into_iter().chain([(2, 100)]) {
+            answer(&mut lease, &sends[node], number(given), at(10));
+        }
+        assert_eq!((lease.poll_event(), lease.round().granted()), (None, 2), "the highest is alone");
+        answer(&mut lease, &sends[3], number(100), at(10));
+        assert_eq!(lease.carry(), Some(carry(5_000)));
+        assert_eq!(names(&drain(&mut lease, at(10))).len(), 5, "raised");
+    }
+}
+
+/// The attempt fails as soon as no node is left that could confirm it, or the time is over; and the report tells why.
+#[test]
+fn without_another_word_the_number_is_no_vote() {
+    let told = |lease: &Lease| lease.round().vote(NodeId::new(0)).and_then(|vote| vote.reply.cloned());
+    let implausible = Some(Reply::Uncounted(Uncounted::Implausible));
+    for late in [false, true] {
+        let mut lease = careful(3);
+        let sends = drain(&mut lease, at(0));
+        answer(&mut lease, &sends[0], number(FAR), at(10));
+        answer(&mut lease, &sends[1], Reply::NotSent(NotSent::Suspect), at(11));
+        assert_eq!((lease.poll_event(), told(&lease)), (None, None));
+        if late {
+            let deadline = lease.poll_timeout().expect("it waits");
+            lease.handle_timeout(deadline);
+        } else {
+            answer(&mut lease, &sends[2], number(100), at(12));
+        }
+
+        assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::Unavailable)));
+        assert_eq!(told(&lease), implausible);
+        let undone = drain(&mut lease, at(13));
+        assert!(undone.iter().any(|send| send.node == NodeId::new(0)), "what was set there is undone");
+    }
+}
+
+/// Of one or two nodes none can contradict the other, so that any number is taken.
+#[test]
+fn few_nodes_are_believed() {
+    let mut lease = careful(1);
+    let sends = drain(&mut lease, at(0));
+    answer(&mut lease, &sends[0], number(FAR), at(10));
+
+    assert_eq!(lease.fencing_token(), Some(FencingToken::new(FAR)));
+}
+
+/// A node whose grant does not count confirms a number all the same, and its own is doubted like any other.
+#[test]
+fn uncounted_grants_are_heard_and_doubted() {
+    let young = Standing::CountsFrom(at(60_000));
+    let mut lease = careful(3);
+    let sends = drain(&mut lease, at(0));
+    weighed_answer(&mut lease, &sends[0], number(FAR), young, at(10));
+    assert_eq!(lease.carry(), Some(carry(0)), "doubted");
+    answer(&mut lease, &sends[1], number(FAR), at(10));
+    answer(&mut lease, &sends[2], number(100), at(10));
+
+    assert_eq!(lease.carry(), Some(carry(FAR)));
+    assert_eq!(names(&drain(&mut lease, at(10))), [(0, "raise"), (1, "raise"), (2, "raise")]);
+}
