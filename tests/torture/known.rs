@@ -1,4 +1,4 @@
-//! What each client knows of its nodes, written down by itself now and then, for whoever makes the faults.
+//! What each client knows of its nodes, written down by itself every 50 ms, for the storm that makes the faults.
 //!
 //! Some faults are noticed only by clients that knew the node before, and docs/safety.md promises no more. So the storm asks what
 //! they know before it begins one of these, and waits until they have noticed it before it goes on. No law is judged by this.

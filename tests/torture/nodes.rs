@@ -14,6 +14,9 @@ use harness::Proxy;
 
 pub const NODES: usize = 5;
 
+/// A server that writes to a busy disk before it answers may take seconds.
+const PATIENCE: Duration = Duration::from_secs(15);
+
 /// See the module.
 pub enum Nodes {
     Servers(Box<Servers>),
@@ -164,8 +167,8 @@ impl Container {
 /// What a node answers; nothing where it does not.
 fn ask<T: redis::FromRedisValue>(url: &str, command: &[&str]) -> Option<T> {
     let client = redis::Client::open(url).expect("an address");
-    let mut connection = client.get_connection_with_timeout(Duration::from_secs(1)).ok()?;
-    connection.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+    let mut connection = client.get_connection_with_timeout(PATIENCE).ok()?;
+    connection.set_read_timeout(Some(PATIENCE)).ok()?;
     let (name, arguments) = command.split_first().expect("a command");
     redis::cmd(name).arg(arguments).query(&mut connection).ok()
 }

@@ -23,7 +23,8 @@ use crate::tls::{Certificate, Tls};
 
 /// A healthy server answers within 50 ms; this is for a machine that is busy building.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// One that writes to a busy disk before it answers may take seconds.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 const USER: &str = "harness";
 const PASSWORD: &str = "harness";
