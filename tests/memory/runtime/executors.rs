@@ -15,8 +15,10 @@ const SOON: Duration = Duration::from_secs(20);
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The executors: by name, how each runs a future to its end.
-fn executors() -> [(&'static str, fn(Work)); 7] {
+/// An executor's name, and how it runs a future to its end.
+type Executor = (&'static str, fn(Work));
+
+fn executors() -> [Executor; 7] {
     [
         ("tokio, current thread, all", |work| {
             Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
