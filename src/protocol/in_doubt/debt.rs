@@ -44,7 +44,9 @@ impl Debt {
     pub fn new(node: NodeId, key: Key, owner: Owner, doubt: Doubt, ttl: Ttl, drift: Drift) -> Self {
         let allowance = drift.allowance(ttl);
         let ends = doubt.lives_until.after(allowance).after(MARGIN);
-        let life = ttl.duration().saturating_add(allowance).saturating_add(MARGIN);
+        // A waiter that leaves may owe its claim as well, which asked for more than a vote lasts.
+        let longest = Ttl::unchecked(ttl.duration().max(doubt.longest));
+        let life = longest.duration().saturating_add(drift.allowance(longest)).saturating_add(MARGIN);
         Self { node, key, owner, queue: None, doubt, ends, life, heard: false }
     }
 

@@ -22,6 +22,8 @@ pub struct Doubt {
     written: bool,
     /// When a key from what was sent so far is gone at the latest, if the last of it is executed without delay.
     pub(super) lives_until: Instant,
+    /// The longest life that was given to a key, or asked for.
+    pub(super) longest: Duration,
     /// Until when the owner may stand in the node's queue, and be handed the key, as long as no answer says that it left.
     pub(super) stands_until: Instant,
 }
@@ -30,7 +32,7 @@ impl Doubt {
     /// What is known of an owner that a node names to us: it may be there, and nothing is on its way.
     pub fn named(now: Instant, ttl: Ttl) -> Self {
         let lives_until = now.after(ttl.duration());
-        Self { granted: true, written: true, lives_until, ..Self::default() }
+        Self { granted: true, written: true, lives_until, longest: ttl.duration(), ..Self::default() }
     }
 
     /// What is known of an owner of which a set may still be on its way, from a process that handed it on.
@@ -60,6 +62,7 @@ impl Doubt {
     /// An extension was handed to a connection: a key that is there may live longer.
     pub fn lengthened(&mut self, now: Instant, ttl: Ttl) {
         self.lives_until = self.lives_until.max(now.after(ttl.duration()));
+        self.longest = self.longest.max(ttl.duration());
     }
 
     /// The answer to a set or claim. [`Reply::Unknown`] is none: the doubt stays.

@@ -105,6 +105,20 @@ fn the_first_answer_dates_the_end_of_a_debt() {
     assert_eq!(ledger.settled(), Settled { expired: 1, ..Settled::default() });
 }
 
+/// A waiter owes for a vote, which is short, and for its claim that was never answered: the debt lasts for the longer life.
+#[test]
+fn the_longest_life_asked_for_dates_the_end() {
+    let mut ledger = Ledger::default();
+    let vote = Ttl::unchecked(Duration::from_millis(500));
+    let owner = Owner::from_bytes([1; 16]);
+    let owed = Debt::new(NodeId::new(0), Key::new(*b"k"), owner, unanswered_set(), vote, Drift::default());
+    ledger.owe(owed, at(60_000));
+    let id = ledger.poll_send(at(60_000)).unwrap().debt;
+
+    ledger.handle_reply(id, C2, &Reply::Absent, at(70_000));
+    assert_eq!(ledger.ends(id), Some(at(70_000 + 10_000 + 102 + 1_000)));
+}
+
 /// A set that was answered is executed: its key ends with its TTL, whether or not the node says anything.
 #[test]
 fn an_answered_set_is_owed_no_longer_than_its_key() {
