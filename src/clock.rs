@@ -16,6 +16,7 @@ mod timer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -206,11 +207,27 @@ fn system_identity() -> Option<String> {
     None
 }
 
-/// A sleep for a future that any executor may poll.
+/// A sleep for a future that any executor may poll. In the client's own runtime it is tokio's, which costs less: while a runtime
+/// polls a future, its timers are there.
 async fn sleep_on(runtime: &Handle, duration: Duration) {
-    match timer::sleep(duration) {
+    let is_inside = || Handle::try_current().is_ok_and(|here| here.id() == runtime.id());
+    let mut left = duration;
+    if is_inside() {
+        let began = std::time::Instant::now();
+        let mut sleep = std::pin::pin!(tokio::time::sleep(duration));
+        // Polled elsewhere since, and perhaps after the runtime's end, it goes on with the other timer.
+        let ended = std::future::poll_fn(|cx| match is_inside() {
+            true => sleep.as_mut().poll(cx).map(|()| true),
+            false => Poll::Ready(false),
+        });
+        if ended.await {
+            return;
+        }
+        left = duration.saturating_sub(began.elapsed());
+    }
+    match timer::sleep(left) {
         Some(sleep) => sleep.await,
-        None => in_runtime(runtime, duration).await,
+        None => in_runtime(runtime, left).await,
     }
 }
 

@@ -36,6 +36,8 @@ pub(super) struct Sleep {
     timer: &'static Timer,
     at: Instant,
     id: Option<u64>,
+    /// Whom the timer wakes. A future that is polled for other reasons, as most are, finds itself here.
+    waker: Option<Waker>,
 }
 
 /// A sleep of this length from now; `None` if the operating system gives the process no thread for it.
@@ -44,7 +46,7 @@ pub(super) fn sleep(duration: Duration) -> Option<Sleep> {
     static STARTED: OnceLock<bool> = OnceLock::new();
     let start = || thread::Builder::new().name("redquorum-timer".into()).spawn(|| TIMER.run()).is_ok();
     let at = Instant::now() + duration.min(LONGEST);
-    STARTED.get_or_init(start).then_some(Sleep { timer: &TIMER, at, id: None })
+    STARTED.get_or_init(start).then_some(Sleep { timer: &TIMER, at, id: None, waker: None })
 }
 
 impl Waiting {
@@ -95,7 +97,11 @@ impl Future for Sleep {
         if Instant::now() >= self.at {
             return Poll::Ready(());
         }
+        if self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            return Poll::Pending;
+        }
         let (timer, at, waker) = (self.timer, self.at, cx.waker().clone());
+        self.waker = Some(waker.clone());
         let mut waiting = timer.lock();
         let id = *self.id.get_or_insert_with(|| {
             waiting.next += 1;
