@@ -101,8 +101,9 @@ fn the_first_answer_dates_the_end_of_a_debt() {
     ledger.handle_reply(id, C2, &Reply::Absent, at(75_000));
 
     assert_eq!(ledger.ends(id), Some(at(70_000 + 10_000 + 102 + 1_000)));
+    assert_eq!(ledger.balance(), Balance { open: 1, settled: Settled::default() });
     assert_eq!(ledger.poll_send(at(81_102)), None);
-    assert_eq!(ledger.settled(), Settled { expired: 1, ..Settled::default() });
+    assert_eq!(ledger.balance(), Balance { open: 0, settled: Settled { expired: 1, ..Settled::default() } });
 }
 
 /// A waiter owes for a vote, which is short, and for its claim that was never answered: the debt lasts for the longer life.
