@@ -15,7 +15,7 @@ cases=(memory_of_nodes:: node_clocks:: wire_lives:: starved_work::)
 logs=target/holders
 
 built=(cargo test --workspace --exclude redquorum-protocol-tests --all-features --test servers --no-run)
-program=$("${built[@]}" 2>&1 | tee /dev/stderr | sed -E 's/\x1b\[[0-9;]*m//g; s/^ *Executable .* \((.*)\)$/\1/; t; d')
+program=$("${built[@]}" 2>&1 | tee >(cat >&2) | sed -E 's/\x1b\[[0-9;]*m//g; s/^ *Executable .* \((.*)\)$/\1/; t; d')
 [ -n "$program" ] && scripts/servers.sh matrix >/dev/null || exit
 mkdir -p "$logs"
 rm -f "$logs"/*
